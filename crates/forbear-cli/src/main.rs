@@ -1,0 +1,2 @@
+//! The command `forbear`.
+fn main() {}

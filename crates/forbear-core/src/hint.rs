@@ -1,0 +1,1 @@
+//! What a response says about limits (H1-H5).

@@ -1,0 +1,1 @@
+//! Where forbear's state lives: gate stores and the durable queue.

@@ -1,0 +1,1 @@
+//! Limiters as pure state machines, with a thin real HTTP server, for tests and the demo.

@@ -1,0 +1,1 @@
+//! The SDK and fetch engine: one gate in front of every HTTP request.
