@@ -1,0 +1,239 @@
+//! One connection: from a request to its answer, with the faults that need the socket.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::time::Sleep;
+
+use super::Shared;
+use crate::answer::{Account, Answer, Facts, Fault, Verdict};
+
+/// What the pieces of one connection share. HTTP/1.1 answers one request after the other, so one place is enough.
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    client: IpAddr,
+    number: u64,
+    current: Mutex<Option<Current>>,
+    /// The body of the current answer has been handed over to the last byte.
+    complete: AtomicBool,
+    /// The connection is to end in a reset.
+    reset: AtomicBool,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+struct Current {
+    method: Method,
+    path: String,
+    account: Option<Account>,
+    answer: Answer,
+    index: Option<usize>,
+}
+
+impl Connection {
+    pub(super) fn new(shared: Arc<Shared>, client: IpAddr, number: u64) -> Connection {
+        Connection {
+            shared,
+            client,
+            number,
+            current: Mutex::new(None),
+            complete: AtomicBool::new(false),
+            reset: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, CutOff> {
+        let (head, mut body) = request.into_parts();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        let account = account(&head.headers);
+        let facts = Facts { method: head.method.as_str(), path: &path, account, client: self.client };
+        let (answer, index) = self.shared.arrive(&facts, self.number);
+        self.complete.store(false, Ordering::Relaxed);
+        let current = Current { method: head.method, path, account, answer: answer.clone(), index };
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(current);
+
+        while let Some(frame) = body.frame().await {
+            frame.map_err(|_| CutOff)?; // the client gave up in the middle of its own request
+        }
+        let latency = self.shared.options.latency + answer.latency;
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
+        }
+        if answer.verdict == Verdict::Fault(Fault::Reset) {
+            self.reset.store(true, Ordering::Relaxed);
+            return Err(CutOff);
+        }
+        let response = Arc::clone(&self).respond(answer);
+        self.shared.answered(index);
+        Ok(response)
+    }
+
+    fn respond(self: Arc<Self>, answer: Answer) -> Response<AnswerBody> {
+        let text = match answer.verdict {
+            Verdict::Served => self.shared.body.clone(),
+            Verdict::Refused => Bytes::from_static(b"too many requests\n"),
+            Verdict::Fault(Fault::ErrorPage) => Bytes::from_static(b"something broke\n"),
+            // Long enough to have two halves.
+            Verdict::Fault(_) if self.shared.body.len() < 2 => Bytes::from_static(b"half and half"),
+            Verdict::Fault(_) => self.shared.body.clone(),
+        };
+        let data = answer.body.unwrap_or(text);
+        let length = data.len() as u64;
+        let step = match answer.verdict {
+            Verdict::Fault(Fault::Truncated) => Step::Half(After::CutOff),
+            Verdict::Fault(Fault::Stall(time)) => Step::Half(After::Stall(time)),
+            _ => Step::Whole,
+        };
+        let mut response = Response::new(AnswerBody { data, length, step, connection: self });
+        *response.status_mut() =
+            StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, length.into());
+        for (name, value) in &answer.headers {
+            // A hand-written limiter may say what no header can hold; such a one is left out.
+            let name = HeaderName::from_bytes(name.as_bytes());
+            let value = HeaderValue::from_bytes(value.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, value) {
+                headers.append(name, value);
+            }
+        }
+        response
+    }
+
+    /// All that had been handed over has been written to the socket.
+    pub(super) fn flushed(&self) {
+        if self.complete.swap(false, Ordering::Relaxed) {
+            self.end();
+        }
+    }
+
+    /// The current request is over: answered, or cut off with its connection.
+    pub(super) fn end(&self) {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Current { method, path, account, answer, index }) = current else { return };
+        let facts = Facts { method: method.as_str(), path: &path, account, client: self.client };
+        self.shared.depart(&facts, &answer, index);
+    }
+
+    pub(super) fn is_reset(&self) -> bool {
+        self.reset.load(Ordering::Relaxed)
+    }
+}
+
+/// Who asks: `Authorization`, else the usual API key headers.
+fn account(headers: &http::HeaderMap) -> Option<Account> {
+    let names = [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("api-key")];
+    let value = names.iter().find_map(|name| headers.get(name))?;
+    Some(Account(crate::rng::hash(value.as_bytes())))
+}
+
+/// The body of an answer, which tells its connection when its last byte has been handed over.
+#[derive(Debug)]
+pub(super) struct AnswerBody {
+    data: Bytes,
+    length: u64,
+    step: Step,
+    connection: Arc<Connection>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Whole,
+    Half(After),
+    /// Gives way once, so that the first half is written before the connection ends.
+    Yield,
+    Stalled(Pin<Box<Sleep>>),
+    CutOff,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum After {
+    CutOff,
+    Stall(Duration),
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        loop {
+            match &mut self.step {
+                Step::Whole => {
+                    self.step = Step::Done;
+                    let data = std::mem::take(&mut self.data);
+                    self.connection.complete.store(true, Ordering::Relaxed);
+                    return Poll::Ready(if data.is_empty() { None } else { Some(Ok(Frame::data(data))) });
+                }
+                Step::Half(after) => {
+                    let after = *after;
+                    let half = self.data.len() / 2;
+                    let data = self.data.split_to(half);
+                    self.step = match after {
+                        After::CutOff => Step::Yield,
+                        After::Stall(time) => Step::Stalled(Box::pin(tokio::time::sleep(time))),
+                    };
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Step::Yield => {
+                    self.step = Step::CutOff;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Step::Stalled(sleep) => {
+                    std::task::ready!(sleep.as_mut().poll(cx));
+                    self.step = Step::Whole;
+                }
+                Step::CutOff => return Poll::Ready(Some(Err(CutOff))),
+                Step::Done => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.step, Step::Done) || self.length == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.data.len() as u64)
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        // HEAD and 204 never poll the body: what they have to say is said with the head.
+        if matches!(self.step, Step::Whole) {
+            self.connection.complete.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A connection ends before its answer does.
+#[derive(Debug)]
+pub(super) struct CutOff;
+
+impl fmt::Display for CutOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cut off on purpose")
+    }
+}
+
+impl std::error::Error for CutOff {}

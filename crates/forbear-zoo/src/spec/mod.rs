@@ -1,0 +1,305 @@
+//! The description of a limiter: builder functions, a text form, and examples of the whole zoo.
+
+use std::time::Duration;
+
+use crate::hint::Hint;
+use crate::origin::Origin;
+
+mod rate;
+
+pub use rate::{Rate, RateError};
+
+/// Describes what stands before a service: rules, troubles, and how refusals are told.
+///
+/// Settings of a rule ([`scope`](Spec::scope), [`matching`](Spec::matching), [`penalty`](Spec::penalty),
+/// [`ban`](Spec::ban), [`rejected_count`](Spec::rejected_count)) fall on the last rule; [`and`](Spec::and) joins two
+/// descriptions. The rest holds for every answer.
+///
+/// ```
+/// use forbear_zoo::{Hint, Rate, Scope, Spec};
+/// use std::time::Duration;
+///
+/// let spec = Spec::fixed_window(100, Duration::from_secs(60))
+///     .scope(Scope::Account)
+///     .and(Spec::concurrency(8))
+///     .hint(Hint::Draft7);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    pub(crate) rules: Vec<RuleSpec>,
+    pub(crate) brownout: Option<BrownoutSpec>,
+    pub(crate) flaky: Option<FlakySpec>,
+    pub(crate) hints: Vec<Hint>,
+    pub(crate) status: u16,
+    pub(crate) lie: f64,
+    pub(crate) skew_ms: i64,
+    pub(crate) seed: u64,
+}
+
+/// What a rule counts apart. Several together count every combination apart.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scope {
+    /// Each pattern of [`Spec::matching`], else the first segment of the path.
+    Endpoint,
+    /// Each path, without its query.
+    Path,
+    /// Each `Authorization`, or API key; requests without one count together.
+    Account,
+    /// Each client address.
+    Client,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RuleSpec {
+    pub(crate) kind: Kind,
+    pub(crate) scope: Vec<Scope>,
+    pub(crate) matching: Vec<String>,
+    pub(crate) penalty: Option<Duration>,
+    pub(crate) ban: Option<BanSpec>,
+    pub(crate) rejected_count: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    TokenBucket { rate: Rate, burst: u32 },
+    Gcra { rate: Rate, burst: u32 },
+    FixedWindow { limit: u32, window: Duration, first_request: bool },
+    SlidingLog { limit: u32, window: Duration },
+    SlidingCounter { limit: u32, window: Duration },
+    Concurrency { max: u32, wait: Duration },
+    Maintenance { from: Duration, span: Duration, every: Option<Duration> },
+    Sentence { wait: Duration },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BanSpec {
+    pub(crate) strikes: u32,
+    pub(crate) within: Duration,
+    pub(crate) term: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BrownoutSpec {
+    pub(crate) capacity: Rate,
+    pub(crate) base: Duration,
+    pub(crate) patience: Duration,
+}
+
+pub(crate) use crate::limiter::trouble::Shares as FlakySpec;
+
+impl Spec {
+    /// No limit at all.
+    #[must_use]
+    pub fn open() -> Spec {
+        Spec {
+            rules: Vec::new(),
+            brownout: None,
+            flaky: None,
+            hints: Vec::new(),
+            status: 429,
+            lie: 1.0,
+            skew_ms: 0,
+            seed: 0,
+        }
+    }
+
+    /// Up to `burst` requests at once, refilled at `rate`.
+    #[must_use]
+    pub fn token_bucket(rate: Rate, burst: u32) -> Spec {
+        Spec::of(Kind::TokenBucket { rate, burst: burst.max(1) })
+    }
+
+    /// The same limit kept as one timestamp, as redis-cell and most gateways do.
+    #[must_use]
+    pub fn gcra(rate: Rate, burst: u32) -> Spec {
+        Spec::of(Kind::Gcra { rate, burst: burst.max(1) })
+    }
+
+    /// `limit` requests in each `window`, whose edges lie at multiples of it since the Unix epoch.
+    ///
+    /// # Panics
+    /// If `window` is zero.
+    #[must_use]
+    pub fn fixed_window(limit: u32, window: Duration) -> Spec {
+        assert!(!window.is_zero(), "a window has a length");
+        Spec::of(Kind::FixedWindow { limit, window, first_request: false })
+    }
+
+    /// `limit` requests in each `window`, which begins with the first request after the last one ended.
+    ///
+    /// # Panics
+    /// If `window` is zero.
+    #[must_use]
+    pub fn window_from_first_request(limit: u32, window: Duration) -> Spec {
+        assert!(!window.is_zero(), "a window has a length");
+        Spec::of(Kind::FixedWindow { limit, window, first_request: true })
+    }
+
+    /// Never more than `limit` requests in any `window`.
+    ///
+    /// # Panics
+    /// If `window` is zero.
+    #[must_use]
+    pub fn sliding_log(limit: u32, window: Duration) -> Spec {
+        assert!(!window.is_zero(), "a window has a length");
+        Spec::of(Kind::SlidingLog { limit, window })
+    }
+
+    /// This window's count plus the last one's, weighted by how much of it still overlaps.
+    ///
+    /// # Panics
+    /// If `window` is zero.
+    #[must_use]
+    pub fn sliding_counter(limit: u32, window: Duration) -> Spec {
+        assert!(!window.is_zero(), "a window has a length");
+        Spec::of(Kind::SlidingCounter { limit, window })
+    }
+
+    /// At most `max` requests at once. A refusal tells a wait of one second, for nobody can know the true one.
+    #[must_use]
+    pub fn concurrency(max: u32) -> Spec {
+        Spec::of(Kind::Concurrency { max, wait: Duration::from_secs(1) })
+    }
+
+    /// 503 from `from` on for `span`; the wait that is told is what is left of it.
+    #[must_use]
+    pub fn maintenance(from: Duration, span: Duration) -> Spec {
+        Spec::of(Kind::Maintenance { from, span, every: None })
+    }
+
+    /// Each URL of these patterns is refused for `wait` from its first request on, all others are free:
+    /// `Retry-After: 86400` on a few.
+    #[must_use]
+    pub fn sentence<S: Into<String>>(patterns: impl IntoIterator<Item = S>, wait: Duration) -> Spec {
+        let mut spec = Spec::of(Kind::Sentence { wait }).scope(Scope::Path);
+        for pattern in patterns {
+            spec = spec.matching(pattern);
+        }
+        spec
+    }
+
+    /// A service that works off `capacity` with a latency of `base`; over it the latency grows, beyond `patience` requests
+    /// fail with 500, 503 and 504, and it recovers as the queue drains.
+    #[must_use]
+    pub fn brownout(capacity: Rate, base: Duration, patience: Duration) -> Spec {
+        Spec { brownout: Some(BrownoutSpec { capacity, base, patience }), ..Spec::open() }
+    }
+
+    /// Of all requests, these shares (each in `[0, 1]`) end in a reset connection, a 502, half a body, and a body that
+    /// stands still for 30 s.
+    #[must_use]
+    pub fn flaky(reset: f64, bad_gateway: f64, truncated: f64, stalled: f64) -> Spec {
+        let stall = Duration::from_secs(30);
+        Spec { flaky: Some(FlakySpec { reset, bad_gateway, truncated, stalled, stall }), ..Spec::open() }
+    }
+
+    /// Both at once: every rule must let a request through, and all of them count it or none. Settings for every answer are
+    /// taken from `other` where it has any.
+    #[must_use]
+    pub fn and(mut self, other: Spec) -> Spec {
+        let plain = Spec::open();
+        self.rules.extend(other.rules);
+        self.brownout = other.brownout.or(self.brownout);
+        self.flaky = other.flaky.or(self.flaky);
+        for hint in other.hints {
+            self = self.hint(hint);
+        }
+        self.status = if other.status == plain.status { self.status } else { other.status };
+        self.lie = if other.lie == plain.lie { self.lie } else { other.lie };
+        self.skew_ms = if other.skew_ms == plain.skew_ms { self.skew_ms } else { other.skew_ms };
+        self.seed = if other.seed == plain.seed { self.seed } else { other.seed };
+        self
+    }
+
+    /// The last rule counts apart by `scope`, and by those given before.
+    #[must_use]
+    pub fn scope(self, scope: Scope) -> Spec {
+        self.last(|rule| {
+            if !rule.scope.contains(&scope) {
+                rule.scope.push(scope);
+            }
+        })
+    }
+
+    /// The last rule holds for this path pattern (a `*` stands for any text), and for those given before; for nothing else.
+    #[must_use]
+    pub fn matching(self, pattern: impl Into<String>) -> Spec {
+        self.last(|rule| rule.matching.push(pattern.into()))
+    }
+
+    /// A refusal by the last rule shuts it for `pause`; each request inside starts that time again.
+    #[must_use]
+    pub fn penalty(self, pause: Duration) -> Spec {
+        self.last(|rule| rule.penalty = Some(pause))
+    }
+
+    /// So many refusals by the last rule (`strikes`) `within` a time, and it answers 403 for `term`.
+    #[must_use]
+    pub fn ban(self, strikes: u32, within: Duration, term: Duration) -> Spec {
+        self.last(|rule| rule.ban = Some(BanSpec { strikes: strikes.max(1), within, term }))
+    }
+
+    /// The last rule counts what it refuses as well. Only buckets and sliding windows have a memory for that.
+    #[must_use]
+    pub fn rejected_count(self) -> Spec {
+        self.last(|rule| rule.rejected_count = true)
+    }
+
+    /// Refusals are told in this form too. Without any, a refusal is a bare status.
+    #[must_use]
+    pub fn hint(mut self, hint: Hint) -> Spec {
+        if !self.hints.contains(&hint) {
+            self.hints.push(hint);
+        }
+        self
+    }
+
+    /// The status of a refusal, 429 unless set.
+    #[must_use]
+    pub fn status(self, status: u16) -> Spec {
+        Spec { status, ..self }
+    }
+
+    /// Waits are told this many times as long as they are: below 1 too short, above too long.
+    #[must_use]
+    pub fn lie(self, factor: f64) -> Spec {
+        Spec { lie: factor, ..self }
+    }
+
+    /// The server's wall clock is ahead by this much (behind, if negative), in its hints and in its `Date`.
+    #[must_use]
+    pub fn skew_ms(self, skew_ms: i64) -> Spec {
+        Spec { skew_ms, ..self }
+    }
+
+    /// The seed of everything that is left to chance.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Spec {
+        Spec { seed, ..self }
+    }
+
+    /// The machine; `epoch` is the Unix time at its time zero.
+    #[must_use]
+    pub fn build(&self, epoch: Duration) -> Origin {
+        Origin::new(self, epoch)
+    }
+
+    fn of(kind: Kind) -> Spec {
+        let rule = RuleSpec {
+            kind,
+            scope: Vec::new(),
+            matching: Vec::new(),
+            penalty: None,
+            ban: None,
+            rejected_count: false,
+        };
+        Spec { rules: vec![rule], ..Spec::open() }
+    }
+
+    fn last(mut self, change: impl FnOnce(&mut RuleSpec)) -> Spec {
+        if let Some(rule) = self.rules.last_mut() {
+            change(rule);
+        }
+        self
+    }
+}
