@@ -1,0 +1,134 @@
+//! From a host to an open connection: name, address, socket.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::address::{self, Hop};
+use super::fault::{Fault, FaultKind, Phase, Processed};
+use super::target::Host;
+
+/// Look-ups at a time. Each holds a thread of the runtime's blocking pool (512) until the system's resolver answers,
+/// and others need that pool too.
+const LOOKUPS_MAX: usize = 128;
+
+/// An address that has others behind it in the line gets at most this long, so a black hole in front of a good address
+/// costs some seconds, not the attempt.
+const ADDRESS_TRY_MAX: Duration = Duration::from_secs(5);
+
+/// Opens sockets.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    pub(super) public_only: bool,
+    lookups: Arc<Semaphore>,
+}
+
+impl Dialer {
+    pub(super) fn new(public_only: bool) -> Dialer {
+        Dialer { public_only, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+    }
+
+    /// The addresses of a host, only those that may be reached.
+    pub(super) async fn resolve(&self, host: &Host, port: u16, hop: Hop) -> Result<Vec<SocketAddr>, Fault> {
+        let all = match host {
+            Host::Address(address) => vec![SocketAddr::new(*address, port)],
+            Host::Name(name) => self.look_up(name, port).await?,
+        };
+        let first = all.first().map(SocketAddr::ip);
+        let mut usable = all;
+        usable.retain(|address| address::allowed(address.ip(), self.public_only, hop));
+        match (usable.is_empty(), first) {
+            (false, _) => Ok(usable),
+            (true, Some(address)) => Err(not_sent(FaultKind::AddressForbidden { address }, Phase::Resolve)),
+            (true, None) => Err(not_sent(FaultKind::NameNotFound, Phase::Resolve)),
+        }
+    }
+
+    /// Tries the addresses in turn. The last error is told, for it is the freshest.
+    pub(super) async fn connect(
+        &self,
+        addresses: &[SocketAddr],
+        deadline: Instant,
+    ) -> Result<TcpStream, Fault> {
+        let mut fault = not_sent(FaultKind::ConnectFailed, Phase::Connect);
+        for (tried, address) in addresses.iter().enumerate() {
+            let now = Instant::now();
+            let left = (addresses.len() - tried) as u32;
+            let until = match left {
+                1 => deadline,
+                _ => now + (deadline.saturating_duration_since(now) / left).min(ADDRESS_TRY_MAX),
+            };
+            match timeout_at(until, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    // Heads and small bodies leave at once. That it fails (a socket reset already) shows soon enough.
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => fault = connect_fault(error),
+                Err(_elapsed) => fault = not_sent(FaultKind::TimedOut, Phase::Connect),
+            }
+        }
+        Err(fault)
+    }
+
+    async fn look_up(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+        let failed = |error: io::Error| not_sent(lookup_kind(&error), Phase::Resolve).because(error);
+        let slot = Arc::clone(&self.lookups).acquire_owned().await;
+        let name = name.to_owned();
+        let lookup = tokio::task::spawn_blocking(move || {
+            let _held_until_the_resolver_answers = slot;
+            (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>)
+        });
+        match lookup.await {
+            Ok(found) => found.map_err(failed),
+            Err(gone) => Err(failed(io::Error::other(gone))),
+        }
+    }
+}
+
+/// Whether the request may still go to where a pooled connection leads.
+pub(super) fn may_reach(dialer: &Dialer, address: IpAddr, hop: Hop) -> Result<(), Fault> {
+    match address::allowed(address, dialer.public_only, hop) {
+        true => Ok(()),
+        false => Err(not_sent(FaultKind::AddressForbidden { address }, Phase::Connect)),
+    }
+}
+
+/// A fault from before anything was written.
+pub(super) fn not_sent(kind: FaultKind, at: Phase) -> Fault {
+    Fault::new(kind, at, Processed::No)
+}
+
+fn connect_fault(error: io::Error) -> Fault {
+    let kind = match error.kind() {
+        io::ErrorKind::ConnectionRefused => FaultKind::ConnectRefused,
+        io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::AddrNotAvailable => FaultKind::Unreachable,
+        io::ErrorKind::ConnectionReset => FaultKind::Reset,
+        io::ErrorKind::TimedOut => FaultKind::TimedOut,
+        _ => FaultKind::ConnectFailed,
+    };
+    not_sent(kind, Phase::Connect).because(error)
+}
+
+/// The standard library gives `getaddrinfo`'s verdict as text only: `EAI_NONAME` and `EAI_NODATA` of glibc, musl and
+/// Apple. Everything else, `EAI_AGAIN` above all, may be better next time.
+fn lookup_kind(error: &io::Error) -> FaultKind {
+    const NO_SUCH_NAME: [&str; 4] = [
+        "Name or service not known",
+        "No address associated with hostname",
+        "Name does not resolve",
+        "nodename nor servname provided",
+    ];
+    let text = error.to_string();
+    match NO_SUCH_NAME.iter().any(|known| text.contains(known)) {
+        true => FaultKind::NameNotFound,
+        false => FaultKind::ResolverFailed,
+    }
+}

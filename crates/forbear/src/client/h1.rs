@@ -1,0 +1,192 @@
+//! HTTP/1.1 on one connection.
+//!
+//! Whoever uses a connection also drives it: there is no task beside the request's own, so an answer wakes one task and
+//! not two, and dropping the request closes the connection.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body as _, Frame};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+
+use super::clock::Clock;
+use super::dial::not_sent;
+use super::fault::{Fault, FaultKind, Phase, Processed};
+use super::wire::{Traffic, Wire};
+
+/// A connection, idle or in use by exactly one request.
+pub(super) struct H1 {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<Wire>, Full<Bytes>>,
+    ended: bool, // the driver has finished and must not be polled again
+    served: bool,
+    traffic: Arc<Traffic>,
+    remote: SocketAddr,
+}
+
+/// How an exchange failed.
+pub(super) enum Failed {
+    /// The connection was found closed before a byte was written; the request is as it was.
+    Unsent(Request<Full<Bytes>>),
+    Fault(Fault),
+}
+
+impl H1 {
+    pub(super) async fn new(wire: Wire, remote: SocketAddr, head: HeadLimits) -> Result<H1, Fault> {
+        let traffic = wire.traffic();
+        let handshake = http1::Builder::new()
+            .max_headers(head.fields_max)
+            .max_header_size(head.bytes_max)
+            .max_buf_size(head.bytes_max.max(BUFFER_MIN))
+            .handshake(TokioIo::new(wire));
+        let (sender, driver) = handshake
+            .await
+            .map_err(|error| not_sent(FaultKind::ConnectFailed, Phase::Connect).because(error))?;
+        Ok(H1 { sender, driver, ended: false, served: false, traffic, remote })
+    }
+
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Whether it served a request before this one.
+    pub(super) fn served(&self) -> bool {
+        self.served
+    }
+
+    /// Sends the request and waits for the head of the answer.
+    pub(super) async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        clock: &mut Clock,
+    ) -> Result<Response<Incoming>, Failed> {
+        let (read, written) = (self.traffic.read(), self.traffic.written());
+        let body_len = request.body().size_hint().lower();
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let driver = &mut self.driver;
+        let ended = &mut self.ended;
+        let waited = clock.within(poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            // The driver's own error comes to the answer as well.
+            *ended = *ended || Pin::new(&mut *driver).poll(cx).is_ready();
+            answer.as_mut().poll(cx)
+        }));
+        let outcome = waited.await;
+        let (read, written) = (self.traffic.read() - read, self.traffic.written() - written);
+        let processed = if written == 0 { Processed::No } else { Processed::Unknown };
+        let at = if written > body_len { Phase::Head } else { Phase::Send };
+        let mut error = match outcome {
+            Ok(Ok(response)) => {
+                self.served = true;
+                return Ok(response);
+            }
+            Ok(Err(error)) => error,
+            Err(_elapsed) => return Err(Failed::Fault(Fault::new(FaultKind::TimedOut, at, processed))),
+        };
+        if let (Some(request), 0) = (error.take_message(), written) {
+            return Err(Failed::Unsent(request));
+        }
+        let error = error.into_error();
+        let kind = head_fault_kind(&error);
+        let mut fault = Fault::new(kind, at, processed).because(error);
+        fault.stale_connection =
+            self.served && read == 0 && matches!(kind, FaultKind::Reset | FaultKind::Closed);
+        Err(Failed::Fault(fault))
+    }
+
+    /// The next frame of the body that came on this connection.
+    pub(super) fn poll_frame(
+        &mut self,
+        body: &mut Incoming,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        self.drive(cx);
+        Pin::new(body).poll_frame(cx)
+    }
+
+    /// Whether the connection, its body read to the end, can serve another request. Call it once the body is over.
+    pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.sender.is_ready() {
+            self.drive(cx); // it may not have noticed the end yet
+        }
+        !self.ended && self.sender.is_ready()
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+    }
+}
+
+impl fmt::Debug for H1 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("H1")
+            .field("remote", &self.remote)
+            .field("served", &self.served)
+            .finish_non_exhaustive()
+    }
+}
+
+/// hyper takes no smaller read buffer.
+const BUFFER_MIN: usize = 8192;
+
+/// Bounds on the head of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadLimits {
+    pub(super) bytes_max: usize,
+    pub(super) fields_max: usize,
+}
+
+fn head_fault_kind(error: &hyper::Error) -> FaultKind {
+    if error.is_parse_too_large() {
+        FaultKind::HeadTooLarge
+    } else if error.is_parse() {
+        FaultKind::HeadMalformed
+    } else if error.is_user() {
+        FaultKind::InvalidRequest
+    } else if let Some(error) = io_error(error) {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => {
+                FaultKind::Reset
+            }
+            _ => FaultKind::Closed,
+        }
+    } else {
+        FaultKind::Closed
+    }
+}
+
+/// What a broken body is to be called.
+pub(super) fn body_fault(error: hyper::Error) -> Fault {
+    // An unreadable chunk comes as InvalidInput or InvalidData; an end before its time and a reset as what they are.
+    let kind = match io_error(&error).map(io::Error::kind) {
+        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => FaultKind::BodyMalformed,
+        _ => FaultKind::BodyShort,
+    };
+    Fault::new(kind, Phase::Body, Processed::Unknown).because(error)
+}
+
+fn io_error(error: &hyper::Error) -> Option<&io::Error> {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref() {
+            return Some(io);
+        }
+        cause = error.source();
+    }
+    None
+}

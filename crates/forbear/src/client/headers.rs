@@ -1,0 +1,95 @@
+//! The header fields of a request: ours, the item's, and those that neither may set.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use super::fault::{FaultKind, Phase};
+use super::target::Target;
+use super::{Fault, dial::not_sent};
+
+/// Codings that [`super::Body`] undoes.
+const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("gzip, br, zstd, deflate");
+
+/// The fields that go out: `Host`, `User-Agent`, `Accept` and `Accept-Encoding` by default, the item's own instead of and
+/// beside them, credentials of the URL unless the item has an `Authorization`, and our own framing.
+pub(super) fn assemble(
+    method: &Method,
+    target: &Target,
+    own: HeaderMap,
+    body: &Bytes,
+    user_agent: &HeaderValue,
+) -> Result<HeaderMap, Fault> {
+    let mut headers = HeaderMap::with_capacity(own.len() + 6);
+    let host = match own.get(header::HOST) {
+        Some(host) => host.clone(),
+        None => target
+            .host_value()
+            .map_err(|error| not_sent(FaultKind::InvalidRequest, Phase::Send).because(error))?,
+    };
+    headers.insert(header::HOST, host); // first, as RFC 9110 section 7.2 asks
+    let defaults = [
+        (header::USER_AGENT, user_agent.clone()),
+        (header::ACCEPT, HeaderValue::from_static("*/*")),
+        (header::ACCEPT_ENCODING, ACCEPT_ENCODING),
+    ];
+    for (name, value) in defaults {
+        if own.is_empty() || !own.contains_key(&name) {
+            headers.insert(name, value);
+        }
+    }
+    if let Some(value) = target.authorization().filter(|_| !own.contains_key(header::AUTHORIZATION)) {
+        headers.insert(header::AUTHORIZATION, value.clone());
+    }
+    let mut last = None;
+    let mut skip = false;
+    for (name, mut value) in own {
+        if let Some(name) = name {
+            skip = name == header::HOST || is_ours(&name) || name == header::TE && value != "trailers";
+            last = Some(name);
+        }
+        if let (Some(name), false) = (&last, skip) {
+            if is_secret(name) {
+                value.set_sensitive(true);
+            }
+            headers.append(name, value);
+        }
+    }
+    // A body of zero bytes is said to be one where the method is made for bodies (RFC 9110 section 8.6).
+    if !body.is_empty() || matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    }
+    Ok(headers)
+}
+
+/// Fields that belong to the connection, to the framing or to an exit. An item that carries them by mistake is sent
+/// without them.
+fn is_ours(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::CONNECTION
+            | header::CONTENT_LENGTH
+            | header::EXPECT
+            | header::PROXY_AUTHENTICATE
+            | header::PROXY_AUTHORIZATION
+            | header::TRAILER
+            | header::TRANSFER_ENCODING
+            | header::UPGRADE
+    ) || matches!(name.as_str(), "keep-alive" | "proxy-connection" | "http2-settings")
+}
+
+/// Whether a field's value is a secret by its name alone (K1). Better one too many.
+pub fn is_secret(name: &HeaderName) -> bool {
+    const PARTS: [&str; 9] = [
+        "authorization",
+        "cookie",
+        "token",
+        "secret",
+        "password",
+        "api-key",
+        "apikey",
+        "signature",
+        "credential",
+    ];
+    PARTS.iter().any(|part| name.as_str().contains(part))
+}
