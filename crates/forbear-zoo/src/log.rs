@@ -307,3 +307,128 @@ pub fn peak<'a>(hits: impl Iterator<Item = &'a Hit>, window: Duration) -> usize 
     }
     most
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A served request of scope 1, answered 100 ms later.
+    fn hit(at: u64) -> Hit {
+        Hit {
+            at: ms(at),
+            method: "GET".to_owned(),
+            path: "/".to_owned(),
+            account: None,
+            client: IpAddr::from([127, 0, 0, 1]),
+            connection: 1,
+            verdict: Verdict::Served,
+            status: 200,
+            told: None,
+            wait: None,
+            in_flight: 0,
+            answered: Some(ms(at + 90)),
+            sent: Some(ms(at + 100)),
+            scopes: vec![ScopeId(1)],
+            refused_by: None,
+        }
+    }
+
+    fn refused(at: u64, told: u64) -> Hit {
+        let told = Some(ms(told));
+        Hit { verdict: Verdict::Refused, status: 429, told, refused_by: Some(ScopeId(1)), ..hit(at) }
+    }
+
+    #[test]
+    fn p1_only_what_could_have_known_counts_as_sent_into_a_pause() {
+        // The refusal is known from 100 ms (plus grace) on and lasts until 1090 ms.
+        for (at, grace, expected) in
+            [(50, 0, 0), (100, 0, 0), (101, 0, 1), (101, 50, 0), (151, 50, 1), (1_089, 0, 1), (1_090, 0, 0)]
+        {
+            let log = Log::from_hits(vec![refused(0, 1_000), hit(at)]);
+            assert_eq!(log.sent_into_pause(ms(grace)).len(), expected, "{at} {grace}");
+        }
+    }
+
+    #[test]
+    fn p2_the_longest_told_time_counts_and_only_in_its_scope() {
+        let mut elsewhere = hit(2_000);
+        elsewhere.scopes = vec![ScopeId(2)];
+        let log =
+            Log::from_hits(vec![refused(0, 5_000), refused(10, 200), hit(1_500), elsewhere, hit(5_500)]);
+        let into = log.sent_into_pause(Duration::ZERO);
+        assert_eq!(into.len(), 1);
+        assert_eq!((into[0].hit.at, into[0].refusal.at, into[0].left), (ms(1_500), ms(0), ms(3_590)));
+    }
+
+    #[test]
+    fn refusals_that_tell_nothing_make_no_pause() {
+        let mut silent = refused(0, 0);
+        assert!(Log::from_hits(vec![silent.clone(), hit(200)]).sent_into_pause(Duration::ZERO).is_empty());
+        silent.told = None;
+        let log = Log::from_hits(vec![silent, hit(200)]);
+        assert!(log.sent_into_pause(Duration::ZERO).is_empty() && log.pauses().is_empty());
+    }
+
+    #[test]
+    fn h4_an_empty_budget_is_no_refusal_but_a_promise_all_the_same() {
+        let mut last = hit(0);
+        last.told = Some(ms(1_000));
+        let log = Log::from_hits(vec![last, hit(500), hit(1_200)]);
+        assert!(log.sent_into_pause(Duration::ZERO).is_empty());
+        assert_eq!(log.sent_past_empty_budget(Duration::ZERO).len(), 1);
+    }
+
+    #[test]
+    fn p3_overlapping_refusals_are_one_pause() {
+        let log = Log::from_hits(vec![refused(0, 1_000), refused(20, 1_500), refused(3_000, 1_000)]);
+        let pauses = log.pauses();
+        assert_eq!(pauses.len(), 2);
+        let first = Pause { scope: ScopeId(1), from: ms(100), until: ms(1_610), refusals: 2 };
+        assert_eq!(pauses[0], first);
+    }
+
+    #[test]
+    fn b1_a_probe_is_alone_or_not() {
+        for (others, company) in [
+            (vec![], 0),
+            (vec![hit(1_250)], 0),             // after its answer
+            (vec![hit(1_150)], 1),             // before its answer
+            (vec![hit(1_100), hit(1_199)], 2), // at the same moment, and in the last one
+        ] {
+            let mut hits = vec![refused(0, 1_000), hit(1_100)];
+            hits.extend(others);
+            let log = Log::from_hits(hits);
+            let probes = log.probes();
+            assert_eq!(probes.len(), 1);
+            assert_eq!((probes[0].late, probes[0].company), (ms(10), company));
+        }
+        let mut straggler = hit(500);
+        straggler.sent = Some(ms(1_150));
+        assert_eq!(Log::from_hits(vec![refused(0, 1_000), straggler, hit(1_100)]).probes()[0].company, 1);
+        assert!(Log::from_hits(vec![refused(0, 1_000), hit(500)]).probes().is_empty(), "nothing came after");
+    }
+
+    #[test]
+    fn peaks_gaps_and_counts() {
+        let log = Log::from_hits([0, 100, 999, 1_000, 1_001].map(hit).to_vec());
+        assert_eq!((log.peak(S), log.peak(ms(2)), log.peak(ms(1))), (4, 2, 1));
+        assert_eq!(log.gaps().collect::<Vec<_>>(), [ms(100), ms(899), ms(1), ms(1)]);
+        assert_eq!((log.distinct_paths(), log.connections(), log.max_in_flight()), (1, 1, 1));
+        assert_eq!(Log::default().max_in_flight(), 0);
+    }
+
+    #[test]
+    fn c4_a_full_log_says_what_it_dropped() {
+        let mut log = Log::default();
+        for at in 0..5 {
+            assert_eq!(log.push(hit(at), 3).is_some(), at < 3);
+        }
+        assert_eq!((log.hits().len(), log.dropped()), (3, 2));
+    }
+}

@@ -227,7 +227,7 @@ fn build_rule(spec: &RuleSpec, epoch: Duration) -> Box<dyn Rule> {
     let counted = spec.rejected_count;
     let mut rule: Box<dyn Rule> = match spec.kind {
         Kind::TokenBucket { rate, burst } => Box::new(TokenBucket::new(rate, burst, counted)),
-        Kind::Gcra { rate, burst } => Box::new(Gcra::new(rate, burst)),
+        Kind::Gcra { rate, burst } => Box::new(Gcra::new(rate, burst, counted)),
         Kind::FixedWindow { limit, window, first_request: true } => {
             Box::new(FixedWindow::from_first_request(limit, window))
         }
@@ -257,4 +257,46 @@ fn forget_half(counters: &mut HashMap<ScopeId, Counter>) {
     let (_, median, _) = used.select_nth_unstable(middle);
     let median = *median;
     counters.retain(|_, counter| counter.used > median);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, path, expected) in [
+            ("/a", "/a", true),
+            ("/a", "/ab", false),
+            ("/a*", "/a", true),
+            ("/a*", "/b/a", false),
+            ("*", "", true),
+            ("*/c", "/a/b/c", true),
+            ("/a/*/c", "/a//c", true),
+            ("/a/*/c", "/a/c", false),
+            ("/a*a", "/a", false),
+            ("/*b*b", "/b", false),
+            ("/*b*b", "/bb", true),
+            ("/*.json*", "/x.json?", true),
+        ] {
+            assert_eq!(matches(pattern, path), expected, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn the_counters_of_a_rule_are_bounded() {
+        let spec: Spec = "fixed-window:limit=1/1h,scope=path".parse().unwrap();
+        let mut origin = spec.build(Duration::ZERO);
+        for n in 0..COUNTERS_MAX as u64 + 10 {
+            let answer = origin.arrive(Duration::from_micros(n), &Facts::get(&format!("/{n}")));
+            assert_eq!(answer.status, 200);
+        }
+        assert!(origin.rules[0].counters.len() < COUNTERS_MAX * 2 / 3);
+        let last = format!("/{}", COUNTERS_MAX + 9);
+        assert_eq!(
+            origin.arrive(Duration::from_secs(1), &Facts::get(&last)).status,
+            429,
+            "the newest are kept"
+        );
+    }
 }

@@ -74,12 +74,13 @@ pub(crate) struct Gcra {
     interval: Duration,
     burst: u32,
     tat: Duration,
+    rejected_count: bool,
 }
 
 impl Gcra {
-    pub(crate) fn new(rate: Rate, burst: u32) -> Gcra {
+    pub(crate) fn new(rate: Rate, burst: u32, rejected_count: bool) -> Gcra {
         let interval = nanos(div_ceil(rate.per_nanos(), i128::from(rate.count())));
-        Gcra { interval, burst, tat: Duration::ZERO }
+        Gcra { interval, burst, tat: Duration::ZERO, rejected_count }
     }
 
     fn tolerance(&self) -> Duration {
@@ -97,6 +98,11 @@ impl Rule for Gcra {
     }
 
     fn refuse(&mut self, now: Duration) -> Refusal {
+        if self.rejected_count {
+            // As deep as a bucket's debt: one burst.
+            let deepest = now.saturating_add(self.interval.saturating_mul(self.burst.saturating_mul(2)));
+            self.tat = self.tat.saturating_add(self.interval).min(deepest);
+        }
         Refusal::after(self.tat.saturating_sub(now.saturating_add(self.tolerance())))
     }
 

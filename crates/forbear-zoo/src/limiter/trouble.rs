@@ -126,14 +126,25 @@ impl Brownout {
     }
 }
 
-/// The shares of requests that break, each way of breaking for itself.
+/// The shares of requests that break, each way of breaking for itself; each in `[0, 1]`, and together no more than 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Shares {
-    pub(crate) reset: f64,
-    pub(crate) bad_gateway: f64,
-    pub(crate) truncated: f64,
-    pub(crate) stalled: f64,
-    pub(crate) stall: Duration,
+pub struct Shares {
+    /// The connection is reset before any byte of an answer. Default none.
+    pub reset: f64,
+    /// 502. Default none.
+    pub bad_gateway: f64,
+    /// Half of the announced body, then the end of the connection. Default none.
+    pub truncated: f64,
+    /// Half of the body, then nothing for `stall`, then the rest. Default none.
+    pub stalled: f64,
+    /// How long a stalled body stands still. Default 30 s, which is most clients' time-out.
+    pub stall: Duration,
+}
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares { reset: 0.0, bad_gateway: 0.0, truncated: 0.0, stalled: 0.0, stall: Duration::from_secs(30) }
+    }
 }
 
 /// Breaks requests by a schedule that only its seed decides.

@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use crate::hint::Hint;
+use crate::limiter::trouble::Shares;
 use crate::origin::Origin;
 
+mod examples;
+mod parse;
 mod rate;
 
+pub use examples::{EXAMPLES, Example};
+pub use parse::SpecError;
 pub use rate::{Rate, RateError};
 
 /// Describes what stands before a service: rules, troubles, and how refusals are told.
@@ -23,12 +28,37 @@ pub use rate::{Rate, RateError};
 ///     .scope(Scope::Account)
 ///     .and(Spec::concurrency(8))
 ///     .hint(Hint::Draft7);
+/// assert_eq!(spec, "fixed-window:limit=100/60s,scope=account,hint=draft-7 + concurrency:max=8".parse()?);
+/// # Ok::<(), forbear_zoo::SpecError>(())
 /// ```
+///
+/// # Text form
+///
+/// Parts joined by `+`; each is `KIND` or `KIND:KEY=VALUE,...`. [`Display`](std::fmt::Display) writes the same form. Times are
+/// whole numbers with `ms`, `s`, `m`, `h` or `d`; rates and limits are `5/s` or `100/60s`.
+///
+/// | kind | its keys |
+/// | --- | --- |
+/// | `open` | none |
+/// | `token-bucket`, `gcra` | `rate`, `burst` (1) |
+/// | `fixed-window` | `limit`, `phase` (`epoch`, or `first-request`) |
+/// | `sliding-log`, `sliding-counter` | `limit` |
+/// | `concurrency` | `max`, `wait` (1s) |
+/// | `maintenance` | `for`, `from` (0), `every` |
+/// | `sentence` | `match`, `wait` (1d) |
+/// | `brownout` | `capacity`, `base` (50ms), `patience` (2s) |
+/// | `flaky` | `reset`, `bad-gateway`, `truncated`, `stalled` (shares of 1, each 0), `stall` (30s) |
+///
+/// Keys of every rule (not of the last two): `scope` (`endpoint`, `path`, `account`, `client`; repeat it to combine), `match`
+/// (a path with `*`; repeat it for more), `penalty` (a time), `ban` (`3/60s/10m`: three refusals within 60 s, ten minutes),
+/// `rejected` (`count`). Keys of the whole, in any part: `hint` (`seconds`, `http-date`, `ms`, `reset-epoch`, `reset-delta`,
+/// `draft-3`, `draft-7`, `structured`; repeat it for several), `status`, `lie` (a factor), `skew` (a time, or `-` and a time),
+/// `seed`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     pub(crate) rules: Vec<RuleSpec>,
     pub(crate) brownout: Option<BrownoutSpec>,
-    pub(crate) flaky: Option<FlakySpec>,
+    pub(crate) flaky: Option<Shares>,
     pub(crate) hints: Vec<Hint>,
     pub(crate) status: u16,
     pub(crate) lie: f64,
@@ -85,8 +115,6 @@ pub(crate) struct BrownoutSpec {
     pub(crate) patience: Duration,
 }
 
-pub(crate) use crate::limiter::trouble::Shares as FlakySpec;
-
 impl Spec {
     /// No limit at all.
     #[must_use]
@@ -122,7 +150,7 @@ impl Spec {
     #[must_use]
     pub fn fixed_window(limit: u32, window: Duration) -> Spec {
         assert!(!window.is_zero(), "a window has a length");
-        Spec::of(Kind::FixedWindow { limit, window, first_request: false })
+        Spec::of(Kind::FixedWindow { limit: limit.max(1), window, first_request: false })
     }
 
     /// `limit` requests in each `window`, which begins with the first request after the last one ended.
@@ -132,7 +160,7 @@ impl Spec {
     #[must_use]
     pub fn window_from_first_request(limit: u32, window: Duration) -> Spec {
         assert!(!window.is_zero(), "a window has a length");
-        Spec::of(Kind::FixedWindow { limit, window, first_request: true })
+        Spec::of(Kind::FixedWindow { limit: limit.max(1), window, first_request: true })
     }
 
     /// Never more than `limit` requests in any `window`.
@@ -142,7 +170,7 @@ impl Spec {
     #[must_use]
     pub fn sliding_log(limit: u32, window: Duration) -> Spec {
         assert!(!window.is_zero(), "a window has a length");
-        Spec::of(Kind::SlidingLog { limit, window })
+        Spec::of(Kind::SlidingLog { limit: limit.max(1), window })
     }
 
     /// This window's count plus the last one's, weighted by how much of it still overlaps.
@@ -152,19 +180,35 @@ impl Spec {
     #[must_use]
     pub fn sliding_counter(limit: u32, window: Duration) -> Spec {
         assert!(!window.is_zero(), "a window has a length");
-        Spec::of(Kind::SlidingCounter { limit, window })
+        Spec::of(Kind::SlidingCounter { limit: limit.max(1), window })
     }
 
     /// At most `max` requests at once. A refusal tells a wait of one second, for nobody can know the true one.
     #[must_use]
     pub fn concurrency(max: u32) -> Spec {
-        Spec::of(Kind::Concurrency { max, wait: Duration::from_secs(1) })
+        Spec::concurrency_telling(max, Duration::from_secs(1))
+    }
+
+    /// The same with another wait to tell.
+    #[must_use]
+    pub fn concurrency_telling(max: u32, wait: Duration) -> Spec {
+        Spec::of(Kind::Concurrency { max, wait })
     }
 
     /// 503 from `from` on for `span`; the wait that is told is what is left of it.
     #[must_use]
     pub fn maintenance(from: Duration, span: Duration) -> Spec {
         Spec::of(Kind::Maintenance { from, span, every: None })
+    }
+
+    /// The same again and again: a span begins `every` so often.
+    ///
+    /// # Panics
+    /// If `every` is zero.
+    #[must_use]
+    pub fn maintenance_every(from: Duration, span: Duration, every: Duration) -> Spec {
+        assert!(!every.is_zero(), "it cannot begin all the time");
+        Spec::of(Kind::Maintenance { from, span, every: Some(every) })
     }
 
     /// Each URL of these patterns is refused for `wait` from its first request on, all others are free:
@@ -185,12 +229,10 @@ impl Spec {
         Spec { brownout: Some(BrownoutSpec { capacity, base, patience }), ..Spec::open() }
     }
 
-    /// Of all requests, these shares (each in `[0, 1]`) end in a reset connection, a 502, half a body, and a body that
-    /// stands still for 30 s.
+    /// Breaks these shares of all requests that the rules let through.
     #[must_use]
-    pub fn flaky(reset: f64, bad_gateway: f64, truncated: f64, stalled: f64) -> Spec {
-        let stall = Duration::from_secs(30);
-        Spec { flaky: Some(FlakySpec { reset, bad_gateway, truncated, stalled, stall }), ..Spec::open() }
+    pub fn flaky(shares: Shares) -> Spec {
+        Spec { flaky: Some(shares), ..Spec::open() }
     }
 
     /// Both at once: every rule must let a request through, and all of them count it or none. Settings for every answer are
@@ -239,7 +281,8 @@ impl Spec {
         self.last(|rule| rule.ban = Some(BanSpec { strikes: strikes.max(1), within, term }))
     }
 
-    /// The last rule counts what it refuses as well. Only buckets and sliding windows have a memory for that.
+    /// The last rule counts what it refuses as well: a bucket goes into debt, as deep as it is high, and a sliding window
+    /// stays full. The other kinds have no memory for that; the text form says so.
     #[must_use]
     pub fn rejected_count(self) -> Spec {
         self.last(|rule| rule.rejected_count = true)
@@ -261,8 +304,12 @@ impl Spec {
     }
 
     /// Waits are told this many times as long as they are: below 1 too short, above too long.
+    ///
+    /// # Panics
+    /// If `factor` is negative or no number.
     #[must_use]
     pub fn lie(self, factor: f64) -> Spec {
+        assert!(factor >= 0.0 && factor.is_finite(), "a wait is not negative");
         Spec { lie: factor, ..self }
     }
 

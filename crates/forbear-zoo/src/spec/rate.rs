@@ -49,6 +49,10 @@ impl Rate {
         self.count
     }
 
+    pub(crate) fn per(self) -> Duration {
+        self.per
+    }
+
     pub(crate) fn per_nanos(self) -> i128 {
         self.per.as_nanos() as i128
     }
