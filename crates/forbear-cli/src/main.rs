@@ -1,2 +1,48 @@
 //! The command `forbear`.
-fn main() {}
+
+mod args;
+mod check;
+mod demo;
+mod exit;
+mod explain;
+mod fetch;
+mod job;
+mod shell;
+
+use std::{panic, process::ExitCode};
+
+use args::{Cli, Command};
+use clap::Parser;
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    shell::set_panic_hook(cli.verbose);
+    let ended = panic::catch_unwind(|| shell::log(cli.verbose).and_then(|()| run(cli.command)));
+    match ended {
+        Ok(Ok(exit)) => exit.code(),
+        Ok(Err(failure)) => {
+            eprintln!("forbear: {failure}");
+            failure.exit.code()
+        }
+        Err(_panic) => Exit::Internal.code(), // the hook has said it
+    }
+}
+
+fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Check(args) => check::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Fetch(args) => on_runtime(fetch::run(args)),
+        Command::Job(args) => on_runtime(job::run(args)),
+        Command::Demo(args) => on_runtime(demo::run(args)),
+    }
+}
+
+fn on_runtime(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::internal(format!("cannot start: {e}")))?;
+    runtime.block_on(work)
+}

@@ -2,16 +2,24 @@
 //!
 //! Flags beat the file, the file beats the policy, the policy beats the defaults.
 
+mod error;
+mod given;
 mod host;
+mod keys;
+mod load;
 mod scope;
 mod secret;
 mod settings;
+mod source;
+mod suggest;
 mod words;
 
+pub use error::{ConfigError, Problem};
 pub use host::{Endpoint, Group, HostPattern, HostPatternError, HostSettings, PathPattern, PathPatternError};
+pub use load::{Config, Flag, Origin, Sources, Value, policy_names};
 pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretHeader};
 pub use settings::{
-    Backoff, BackoffForm, Circuit, Jitter, OnNoHint, Pace, Pad, Reopen, SecretNames, Settings, SettingsError,
+    Backoff, BackoffForm, Circuit, Jitter, OnNoHint, Pace, Pad, SecretNames, Settings, SettingsError,
 };
 pub use words::{WordsError, parse_duration, parse_size, show_duration, show_size};

@@ -41,12 +41,10 @@ pub struct Settings {
     pub backoff: Backoff,
     /// What to do with an item that was refused without a time. Default [`OnNoHint::Hold`].
     pub on_no_hint: OnNoHint,
-    /// What is added to a told time before anything starts (P1, P5). Default nothing: it is learned.
+    /// What is added to a told time before anything starts (P1, P5).
     pub pad: Pad,
     /// The share of a wait that may be added by chance, after every cap (P1). Default 0.1.
     pub jitter: Jitter,
-    /// How a scope reopens after its probe was admitted (B4). Default [`Reopen::Slots`].
-    pub reopen: Reopen,
     /// How long a probe holds the right to be the only one, from its last renewal (B1). Never zero. Default 15 s.
     pub probe_lease: Duration,
     /// Where the pace comes from (L1-L6). Default [`Pace::Learned`].
@@ -119,6 +117,18 @@ pub enum SettingsError {
     UnusedGroups,
 }
 
+impl SettingsError {
+    /// The keys that it is about, the likelier culprit first.
+    pub(super) fn keys(&self) -> &'static [&'static str] {
+        match self {
+            SettingsError::ZeroBackoff => &["backoff_base"],
+            SettingsError::CapBelowBase { .. } => &["backoff_cap", "backoff_base"],
+            SettingsError::UnusedGroups => &["groups"],
+            _ => &[],
+        }
+    }
+}
+
 impl Settings {
     /// Checks what no type of a single field can: that the fields go together.
     ///
@@ -179,7 +189,6 @@ impl Default for Settings {
             on_no_hint: OnNoHint::Hold,
             pad: Pad::default(),
             jitter: Jitter::default(),
-            reopen: Reopen::Slots,
             probe_lease: Duration::from_secs(15),
             pace: Pace::Learned,
             scope: vec![Scope::GROUP, Scope::ORIGIN, Scope::ORIGIN_ACCOUNT, Scope::ORIGIN_ENDPOINT],
@@ -287,7 +296,7 @@ impl Pad {
         self.factor
     }
 
-    /// What is added after that. Default nothing.
+    /// What is added after that. Default 50 ms: servers round, and timers are early.
     #[must_use]
     pub fn fixed(&self) -> Duration {
         self.fixed
@@ -305,7 +314,7 @@ impl Pad {
 
 impl Default for Pad {
     fn default() -> Pad {
-        Pad { factor: 1.0, fixed: Duration::ZERO }
+        Pad { factor: 1.0, fixed: Duration::from_millis(50) }
     }
 }
 
@@ -335,23 +344,10 @@ impl Default for Jitter {
     }
 }
 
-/// How a scope that was paused lets its backlog go.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Reopen {
-    /// Each waiter in its own slot of time, at the known or estimated pace (B4).
-    Slots,
-    /// From a tenth of the pace to all of it, whatever the cause of the pause was.
-    Ramp,
-    /// All within a second, each at its own moment; a configured or learned pace still holds.
-    Spread,
-}
-
-/// Where the pace of a scope comes from. A configured rate is a ceiling in every case but `Off`.
+/// Where the pace of a scope comes from. Configured rates are a ceiling in either case.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Pace {
-    /// Only pauses hold requests back; rates are not allowed beside it.
-    Off,
-    /// The configured rates alone.
+    /// The configured rates alone; without one, only pauses hold requests back.
     Configured,
     /// Learned from hints and answers, under the configured rates (L1-L6).
     Learned,

@@ -1,0 +1,298 @@
+//! The command line: every flag once, with the words of its help.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use forbear::config::{Flag, Sources};
+
+use crate::exit::Failure;
+
+/// A fleet of HTTP workers that meets a limit once, together, and comes back without a herd.
+#[derive(Debug, Parser)]
+#[command(name = "forbear", version, arg_required_else_help = true, after_help = TOP_EXAMPLE)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// Say more on stderr: -v what happens, -vv why, with backtraces
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Fetch URLs at the pace that their servers allow
+    #[command(after_help = FETCH_EXAMPLE)]
+    Fetch(FetchArgs),
+    /// Look at a job, or put items back into it
+    #[command(after_help = JOB_EXAMPLE)]
+    Job(JobArgs),
+    /// What a response says about limits, and what would be done
+    #[command(after_help = EXPLAIN_EXAMPLE)]
+    Explain(ExplainArgs),
+    /// The effective configuration, and where each value comes from
+    #[command(after_help = CHECK_EXAMPLE)]
+    Check(CheckArgs),
+    /// A throttling server and a fetch against it, without a network
+    #[command(after_help = DEMO_EXAMPLE)]
+    Demo(DemoArgs),
+}
+
+/// Flags that set a key of the configuration. Values are read by the same parsers as the file's.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SettingsArgs {
+    /// Configuration file [default: forbear.toml beside the input, else the user's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Policy: polite, shared-gate, retry-after, jitter-bucket, or a file [default: polite]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) policy: Option<String>,
+    /// Requests on the wire at once, over all hosts
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<String>,
+    /// Ceiling on the starts of the whole run, like 10/s or 5/15s
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate: Option<String>,
+    /// Ceiling on the starts at one host, like api.example.com=5/s; may be repeated
+    #[arg(long, value_name = "HOST=RATE")]
+    pub(crate) host_rate: Vec<String>,
+    /// Ceiling on requests in flight to one host
+    #[arg(long, value_name = "N")]
+    pub(crate) host_concurrency: Option<String>,
+    /// Attempts of an item that may fail, the first one included
+    #[arg(long, value_name = "N")]
+    pub(crate) max_attempts: Option<String>,
+    /// Longest time of one attempt, all of it, like 30s
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// Longest time of the whole run, like 2h
+    #[arg(long, value_name = "TIME")]
+    pub(crate) run_for: Option<String>,
+    /// End the run when nothing is due for longer than this, like 15m
+    #[arg(long, value_name = "TIME")]
+    pub(crate) stall_after: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct FetchArgs {
+    /// One URL a line, or JSONL; - is stdin. Left out, the job goes on with what it has
+    #[arg(value_name = "INPUT")]
+    pub(crate) input: Option<PathBuf>,
+    /// Where records go, one JSON object an item; - is stdout
+    #[arg(short, long, value_name = "OUT", default_value = "-")]
+    pub(crate) output: PathBuf,
+    /// The job's file, which makes a run resumable [default: beside the output]
+    #[arg(long, value_name = "JOB")]
+    pub(crate) job: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    /// Where bodies go: inline (in the records), none, or a directory
+    #[arg(long, value_name = "inline|DIR|none", default_value = "inline", value_parser = parse_bodies)]
+    pub(crate) bodies: Bodies,
+    /// How progress is shown on stderr
+    #[arg(long, value_enum, default_value_t = Progress::Auto)]
+    pub(crate) progress: Progress,
+    /// Print hosts, counts, scopes and the time it would take; send nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+}
+
+/// Where bodies go.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Bodies {
+    Inline,
+    Directory(PathBuf),
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Progress {
+    /// A live line on a terminal, else plain lines
+    Auto,
+    /// Plain lines
+    Plain,
+    /// Nothing but what needs attention
+    None,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct JobArgs {
+    #[command(subcommand)]
+    pub(crate) command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Counts by state, and what is due when
+    Show {
+        /// The job's file
+        job: PathBuf,
+    },
+    /// The items, one a line
+    List {
+        /// The job's file
+        job: PathBuf,
+    },
+    /// Put failed and parked items back, to be fetched by the next run
+    Retry {
+        /// The job's file
+        job: PathBuf,
+    },
+    /// One record an item as JSONL, parked ones included
+    Export {
+        /// The job's file
+        job: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// A header of the response, like 'Retry-After: 120'; may be repeated. Without any, a head is read from stdin
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// The response's status [default: 429]
+    #[arg(long, value_name = "N")]
+    pub(crate) status: Option<u16>,
+    /// Whose headers they are, where that changes their meaning
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service: Option<String>,
+    /// The URL that was asked for; its host finds the service and the settings that hold for it
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Read one response a line from stdin as JSON, and answer each with a line
+    #[arg(long, conflicts_with_all = ["headers", "status", "service", "url"])]
+    pub(crate) jsonl: bool,
+    /// Configuration file [default: forbear.toml here, else the user's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Policy: polite, shared-gate, retry-after, jitter-bucket, or a file [default: polite]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) policy: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    /// As JSON: a list of objects with key, value, origin
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {}
+
+impl SettingsArgs {
+    /// Where the settings come from, for an input that stands in `beside`.
+    ///
+    /// # Errors
+    /// A `--host-rate` without its `=`. The text is not repeated, for it may hold anything.
+    pub(crate) fn sources(&self, beside: &Path) -> Result<Sources, Failure> {
+        let top = [
+            ("--workers", "workers", &self.workers),
+            ("--rate", "rate", &self.rate),
+            ("--host-concurrency", "host_concurrency", &self.host_concurrency),
+            ("--max-attempts", "max_attempts", &self.max_attempts),
+            ("--timeout", "timeout", &self.timeout),
+            ("--run-for", "run_for", &self.run_for),
+            ("--stall-after", "stall_after", &self.stall_after),
+        ];
+        let given = |(flag, key, value): (_, _, &Option<String>)| {
+            Some(Flag { flag, host: None, key, value: value.clone()? })
+        };
+        let mut flags: Vec<Flag> = top.into_iter().filter_map(given).collect();
+        for text in &self.host_rate {
+            let (host, rate) = text
+                .rsplit_once('=')
+                .ok_or_else(|| Failure::usage("--host-rate: expected HOST=RATE, like api.example.com=5/s"))?;
+            let host = Some(host.to_owned());
+            flags.push(Flag { flag: "--host-rate", host, key: "rate", value: rate.to_owned() });
+        }
+        Ok(Sources { flags, ..sources(self.config.as_deref(), self.policy.as_deref(), beside) })
+    }
+}
+
+/// Where settings come from when only file and policy can be named.
+pub(crate) fn sources(config: Option<&Path>, policy: Option<&str>, beside: &Path) -> Sources {
+    Sources {
+        config: config.map(Path::to_owned),
+        beside: Some(beside.to_owned()),
+        user: Sources::user_directory(),
+        policy: policy.map(str::to_owned),
+        flags: Vec::new(),
+    }
+}
+
+impl FetchArgs {
+    /// The directory in which `forbear.toml` is looked for: the input's, or the current one for stdin and none.
+    pub(crate) fn beside(&self) -> &Path {
+        let input = self.input.as_deref().filter(|p| *p != Path::new("-"));
+        input.and_then(Path::parent).filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+}
+
+fn parse_bodies(text: &str) -> Result<Bodies, String> {
+    match text {
+        "inline" => Ok(Bodies::Inline),
+        "none" => Ok(Bodies::None),
+        "" => Err("expected inline, none, or a directory".to_owned()),
+        path => Ok(Bodies::Directory(PathBuf::from(path))),
+    }
+}
+
+const TOP_EXAMPLE: &str =
+    "Example:\n  forbear fetch urls.txt -o out.jsonl\n\nThe first thing to try: forbear demo";
+const FETCH_EXAMPLE: &str = "\
+Examples:
+  forbear fetch urls.txt -o out.jsonl
+  forbear fetch urls.txt -o out.jsonl --host-rate api.example.com=5/s --run-for 2h
+The same command line resumes what was interrupted.
+
+Exit status: 0 all done, 1 internal, 2 usage or configuration, 3 some failed, 4 work is left,
+6 a store cannot be reached, 130 interrupted.";
+const JOB_EXAMPLE: &str = "Example:\n  forbear job show out.job";
+const EXPLAIN_EXAMPLE: &str = "\
+Examples:
+  forbear explain -H 'Retry-After: 120'
+  curl -si https://api.example.com/ | forbear explain";
+const CHECK_EXAMPLE: &str =
+    "Example:\n  forbear check --config forbear.toml --policy retry-after --workers 8";
+const DEMO_EXAMPLE: &str = "Example:\n  forbear demo";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bodies_are_two_words_or_a_directory() {
+        for (text, expected) in [
+            ("inline", Some(Bodies::Inline)),
+            ("none", Some(Bodies::None)),
+            ("out/bodies", Some(Bodies::Directory("out/bodies".into()))),
+            ("", None),
+        ] {
+            assert_eq!(parse_bodies(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_is_looked_for_beside_the_input() {
+        for (input, expected) in [
+            (vec![], "."),
+            (vec!["-"], "."),
+            (vec!["urls.txt"], "."),
+            (vec!["in/urls.txt"], "in"),
+            (vec!["/u.txt"], "/"),
+        ] {
+            let cli = Cli::parse_from(["forbear", "fetch"].into_iter().chain(input));
+            let Command::Fetch(args) = cli.command else { panic!("not a fetch") };
+            assert_eq!(args.beside(), Path::new(expected));
+        }
+    }
+}

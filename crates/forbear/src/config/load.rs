@@ -1,0 +1,647 @@
+//! Policy, file and flags, laid over one another; who said what is kept.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt, fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    ConfigError, Group, HostPattern, HostSettings, Problem, Secret, SecretHeader, Settings,
+    error::Place,
+    given::Given,
+    keys::{Draft, ENDPOINT, EndpointDraft, HOST, Key, NO_VALUE, TOP},
+    source::{Excerpt, Show, line_of},
+    suggest,
+};
+
+/// Where settings come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file that was named (`--config`); it must exist.
+    pub config: Option<PathBuf>,
+    /// The directory of the input, where `forbear.toml` is looked for if no file was named.
+    pub beside: Option<PathBuf>,
+    /// The user's own directory for configuration, looked in last; see [`Sources::user_directory`].
+    pub user: Option<PathBuf>,
+    /// The policy that was named (`--policy`): a shipped name, or a path.
+    pub policy: Option<String>,
+    /// Values from the command line.
+    pub flags: Vec<Flag>,
+}
+
+/// A value from the command line.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// The flag, as it is typed: `--host-rate`.
+    pub flag: &'static str,
+    /// The host that it is about, for flags about one.
+    pub host: Option<String>,
+    /// The key that it sets: of that host, else of the top level.
+    pub key: &'static str,
+    /// The value, as it was typed.
+    pub value: String,
+}
+
+/// Who gave a setting its value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Origin {
+    /// Nobody.
+    Default,
+    /// A policy, by its name or path.
+    Policy(String),
+    /// A line of the configuration file, from 1.
+    File(PathBuf, usize),
+    /// A flag.
+    Flag(&'static str),
+}
+
+/// A setting as it holds, for people and for `forbear check`.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The key, with its tables: `hosts."api.example.com".rate`.
+    pub key: String,
+    /// The value as a file would say it, without quotes; secrets are `***`.
+    pub value: String,
+    /// Who gave it.
+    pub origin: Origin,
+}
+
+/// Checked settings, and where each came from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the engine reads.
+    pub settings: Settings,
+    /// Every key with its value, in a fixed order.
+    pub values: Vec<Value>,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+}
+
+impl Sources {
+    /// `$XDG_CONFIG_HOME/forbear`, else `~/.config/forbear`; `None` if neither variable is set.
+    #[must_use]
+    pub fn user_directory() -> Option<PathBuf> {
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+        absolute("XDG_CONFIG_HOME")
+            .or_else(|| Some(absolute("HOME")?.join(".config")))
+            .map(|p| p.join("forbear"))
+    }
+
+    /// Reads everything and lays it together.
+    ///
+    /// # Errors
+    /// All that is wrong, in files and flags alike.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut build = Build::default();
+        let file = build.find_file(self);
+        let doc = file.as_ref().and_then(|path| build.read(path));
+        let parsed = doc.as_ref().and_then(|doc| build.parse(doc));
+
+        let (policy, said_by) = build.policy_name(self, doc.as_ref(), parsed.as_ref());
+        if let Some(doc) = build.read_policy(&policy, &said_by, file.as_deref())
+            && let Some(table) = build.parse(&doc)
+        {
+            build.apply(&doc, &table);
+        }
+        if let (Some(doc), Some(table)) = (&doc, &parsed) {
+            build.apply(doc, table);
+        }
+        for flag in &self.flags {
+            build.flag(flag);
+        }
+        build.origins.insert("policy".to_owned(), said_by);
+        build.draft.settings.policy = policy;
+        build.finish(file)
+    }
+}
+
+/// The names of the shipped policies, the default first.
+#[must_use]
+pub fn policy_names() -> Vec<&'static str> {
+    POLICIES.iter().map(|(name, _)| *name).collect()
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::Policy(name) => write!(f, "policy {name}"),
+            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Origin::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// A file's text while it is read.
+struct Doc {
+    name: PathBuf,
+    text: String,
+    /// The policy's name, if it is one.
+    policy: Option<String>,
+}
+
+type Table<'a> = DeTable<'a>;
+type Entry<'e, 'a> = (&'e Spanned<Cow<'a, str>>, &'e Spanned<DeValue<'a>>);
+
+#[derive(Default)]
+struct Build {
+    draft: Draft,
+    origins: BTreeMap<String, Origin>,
+    /// Where a key stands, for problems that only show once all is read.
+    places: BTreeMap<String, Place>,
+    problems: Vec<Problem>,
+}
+
+impl Build {
+    fn find_file(&mut self, sources: &Sources) -> Option<PathBuf> {
+        if let Some(path) = &sources.config {
+            return Some(path.clone());
+        }
+        // A file that is there but cannot be read is an error later on, not a reason to look further.
+        let here = |dir: &PathBuf| Some(dir.join(FILE_NAME)).filter(|path| path.symlink_metadata().is_ok());
+        sources.beside.as_ref().and_then(here).or_else(|| sources.user.as_ref().and_then(here))
+    }
+
+    fn read(&mut self, path: &Path) -> Option<Doc> {
+        let problem = match read_bounded(path) {
+            Ok(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => {
+                    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+                    return Some(Doc { name: path.to_owned(), text, policy: None });
+                }
+                Err(e) => {
+                    let good = e.utf8_error().valid_up_to();
+                    let line = e.as_bytes()[..good].iter().filter(|b| **b == b'\n').count() + 1;
+                    format!("line {line} is not UTF-8")
+                }
+            },
+            Err(e) => e.to_string(),
+        };
+        self.problem(Place::File(path.to_owned()), problem, None);
+        None
+    }
+
+    fn parse<'a>(&mut self, doc: &'a Doc) -> Option<Table<'a>> {
+        let (table, errors) = DeTable::parse_recoverable(&doc.text);
+        if errors.is_empty() {
+            return Some(table.into_inner());
+        }
+        for error in errors.iter().take(PROBLEMS_MAX) {
+            // The parser's own words may quote the file; what stands before is enough.
+            let words = error
+                .message()
+                .split(['`', '"', '\n'])
+                .next()
+                .unwrap_or("")
+                .trim_end_matches([' ', ',', ':']);
+            let excerpt = Excerpt::new(&doc.text, error.span().unwrap_or(0..0), Show::Keys(is_plain_key));
+            let message = if words.is_empty() { "not TOML" } else { words };
+            self.problem(Place::Text(doc.shown(), excerpt), format!("not TOML: {message}"), None);
+        }
+        None
+    }
+
+    /// Flag, else file, else the default.
+    fn policy_name(
+        &mut self,
+        sources: &Sources,
+        doc: Option<&Doc>,
+        table: Option<&Table<'_>>,
+    ) -> (String, Origin) {
+        if let Some(name) = &sources.policy {
+            self.places.insert("policy".to_owned(), Place::Flag("--policy"));
+            return (name.clone(), Origin::Flag("--policy"));
+        }
+        if let (Some(doc), Some((key, value))) = (doc, table.and_then(|t| t.get_key_value("policy"))) {
+            match value.get_ref().as_str() {
+                Some(name) => {
+                    self.places.insert("policy".to_owned(), doc.place(value.span(), Show::Marked));
+                    return (name.to_owned(), doc.origin(key.span().start));
+                }
+                None => {
+                    let help = Some("write a name or a path in quotes, like \"polite\"".to_owned());
+                    self.problem(
+                        doc.place(value.span(), Show::NoTexts),
+                        "policy: expected a text".to_owned(),
+                        help,
+                    );
+                }
+            }
+        }
+        (POLICIES[0].0.to_owned(), Origin::Default)
+    }
+
+    fn read_policy(&mut self, name: &str, said_by: &Origin, file: Option<&Path>) -> Option<Doc> {
+        if let Some((_, text)) = POLICIES.iter().find(|(n, _)| *n == name) {
+            let text = (*text).to_owned();
+            return Some(Doc { name: PathBuf::from(name), text, policy: Some(name.to_owned()) });
+        }
+        if !name.contains(['/', '\\']) && !name.ends_with(".toml") {
+            let help = suggest::nearest(name, policy_names()).map_or_else(
+                || {
+                    format!(
+                        "the policies are {}; a path has a `/` or ends in `.toml`",
+                        policy_names().join(", ")
+                    )
+                },
+                |near| format!("did you mean \"{near}\"?"),
+            );
+            let place = self.places.get("policy").cloned().unwrap_or(Place::Nowhere);
+            self.problem(place, format!("there is no policy `{name}`"), Some(help));
+            return None;
+        }
+        // A path in a file is meant from where the file stands.
+        let base = file.filter(|_| matches!(said_by, Origin::File(..))).and_then(Path::parent);
+        let path = base.map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
+        Some(Doc { policy: Some(name.to_owned()), ..self.read(&path)? })
+    }
+
+    fn apply(&mut self, doc: &Doc, table: &Table<'_>) {
+        for (key, value) in in_order(table) {
+            let name = key.get_ref().as_ref();
+            match (name, value.get_ref()) {
+                ("policy", _) if doc.policy.is_none() => {}
+                ("policy", _) => {
+                    let place = doc.place(key.span(), Show::Marked);
+                    self.problem(place, "a policy cannot name another".to_owned(), None);
+                }
+                ("hosts", DeValue::Table(hosts)) => self.hosts(doc, hosts),
+                ("groups", DeValue::Table(groups)) => self.groups(doc, groups),
+                ("pad" | "secrets" | "circuit", DeValue::Table(inner)) => {
+                    for (key, value) in in_order(inner) {
+                        self.top_key(doc, &format!("{name}.{}", key.get_ref()), (key, value));
+                    }
+                }
+                ("hosts" | "groups" | "pad" | "secrets" | "circuit", _) => {
+                    let place = doc.place(key.span(), Show::Marked);
+                    self.problem(
+                        place,
+                        format!("`{name}` is a table"),
+                        Some(format!("write [{name}] in a line of its own")),
+                    );
+                }
+                _ => self.top_key(doc, name, (key, value)),
+            }
+        }
+    }
+
+    fn top_key(&mut self, doc: &Doc, name: &str, (key, value): Entry<'_, '_>) {
+        let Some(known) = TOP.iter().find(|k| k.name == name) else {
+            return self.unknown(doc, name, key.span());
+        };
+        let place = doc.place(value.span(), Show::Marked);
+        self.set(
+            known,
+            |b| &mut b.draft,
+            Given::File(value.get_ref()),
+            name,
+            place,
+            doc.origin(key.span().start),
+        );
+    }
+
+    fn hosts(&mut self, doc: &Doc, hosts: &Table<'_>) {
+        for (key, value) in in_order(hosts) {
+            let place = doc.place(key.span(), Show::NoTexts);
+            let Some(at) = self.host(key.get_ref(), place.clone()) else { continue };
+            let Some(table) = value.get_ref().as_table() else {
+                let help = Some("write [hosts.\"NAME\"] in a line of its own, and its keys below".to_owned());
+                self.problem(place, "a host's settings are a table".to_owned(), help);
+                continue;
+            };
+            for (key, value) in in_order(table) {
+                match key.get_ref().as_ref() {
+                    "headers" => self.headers(doc, at, (key, value)),
+                    "endpoints" => self.endpoints(doc, at, (key, value)),
+                    name => {
+                        let full = format!("{}.{name}", self.host_key(at));
+                        let Some(known) = HOST.iter().find(|k| k.name == name) else {
+                            self.unknown(doc, &format!("hosts.NAME.{name}"), key.span());
+                            continue;
+                        };
+                        let (place, origin) =
+                            (doc.place(value.span(), Show::Marked), doc.origin(key.span().start));
+                        self.set(
+                            known,
+                            |b| &mut b.draft.settings.hosts[at].1,
+                            Given::File(value.get_ref()),
+                            &full,
+                            place,
+                            origin,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// The index of a host's settings, made if it is new. A name that may hold a password is not repeated.
+    fn host(&mut self, name: &str, place: Place) -> Option<usize> {
+        let pattern: HostPattern = match name.parse() {
+            Ok(pattern) => pattern,
+            Err(e) => {
+                let help = "a host is written like \"api.example.com\", \"api.example.com:8443\" or \"*.example.com\"";
+                self.problem(place, super::HostPatternError::to_string(&e), Some(help.to_owned()));
+                return None;
+            }
+        };
+        let hosts = &mut self.draft.settings.hosts;
+        Some(hosts.iter().position(|(p, _)| *p == pattern).unwrap_or_else(|| {
+            hosts.push((pattern, HostSettings::default()));
+            hosts.len() - 1
+        }))
+    }
+
+    fn host_key(&self, at: usize) -> String {
+        format!("hosts.\"{}\"", self.draft.settings.hosts[at].0)
+    }
+
+    fn headers(&mut self, doc: &Doc, at: usize, (key, value): Entry<'_, '_>) {
+        let Some(table) = value.get_ref().as_table() else {
+            let help = Some("write headers = { Authorization = \"Bearer ...\" }".to_owned());
+            return self.problem(doc.place(key.span(), Show::Marked), "headers are a table".to_owned(), help);
+        };
+        for (key, value) in in_order(table) {
+            let place = doc.place(key.span(), Show::Marked);
+            let Ok(name) = http::HeaderName::from_bytes(key.get_ref().as_bytes()) else {
+                self.problem(doc.place(key.span(), Show::NoTexts), "not a header name".to_owned(), None);
+                continue;
+            };
+            if FRAMING.contains(&name.as_str()) {
+                let message = format!("`{name}` is set by the connection itself, never by a configuration");
+                self.problem(place, message, Some("remove the line".to_owned()));
+                continue;
+            }
+            let Some(text) = value.get_ref().as_str() else {
+                self.problem(
+                    place,
+                    "a header's value is a text".to_owned(),
+                    Some("put it in quotes".to_owned()),
+                );
+                continue;
+            };
+            if http::HeaderValue::from_bytes(text.as_bytes()).is_err() {
+                self.problem(place, NO_VALUE.to_owned(), None);
+                continue;
+            }
+            self.origins
+                .insert(format!("{}.headers.{name}", self.host_key(at)), doc.origin(key.span().start));
+            let headers = &mut self.draft.settings.hosts[at].1.headers;
+            headers.retain(|h| h.name != name);
+            headers.push(SecretHeader { name, value: Secret::new(text.to_owned()) });
+        }
+    }
+
+    fn endpoints(&mut self, doc: &Doc, at: usize, (key, value): Entry<'_, '_>) {
+        let tables = match value.get_ref() {
+            DeValue::Array(items) => {
+                items.iter().map(|i| Some((i.span(), i.get_ref().as_table()?))).collect()
+            }
+            _ => None,
+        };
+        let Some(tables): Option<Vec<_>> = tables else {
+            let help = Some("write [[hosts.\"NAME\".endpoints]] in a line of its own for each".to_owned());
+            return self.problem(
+                doc.place(key.span(), Show::Marked),
+                "endpoints are a list of tables".to_owned(),
+                help,
+            );
+        };
+        for (span, table) in tables {
+            let (mut draft, mut said, before) = (EndpointDraft::default(), Vec::new(), self.problems.len());
+            for (key, value) in in_order(table) {
+                let name = key.get_ref().as_ref();
+                let Some(known) = ENDPOINT.iter().find(|k| k.name == name) else {
+                    self.unknown(doc, &format!("hosts.NAME.endpoints.{name}"), key.span());
+                    continue;
+                };
+                if let Err(message) = (known.set)(&mut draft, Given::File(value.get_ref())) {
+                    self.problem(doc.place(value.span(), Show::Marked), format!("{name}: {message}"), None);
+                }
+                said.push((known.name, doc.origin(key.span().start)));
+            }
+            let Some(endpoint) = draft.build() else {
+                if self.problems.len() == before {
+                    let help = Some("add match = \"/path/*\"".to_owned());
+                    self.problem(
+                        doc.place(span, Show::NoTexts),
+                        "an endpoint needs a `match`".to_owned(),
+                        help,
+                    );
+                }
+                continue;
+            };
+            for (name, origin) in said {
+                self.origins
+                    .insert(format!("{}.endpoints.\"{}\".{name}", self.host_key(at), endpoint.name), origin);
+            }
+            let endpoints = &mut self.draft.settings.hosts[at].1.endpoints;
+            match endpoints.iter_mut().find(|e| e.name == endpoint.name) {
+                Some(old) => *old = endpoint,
+                None => endpoints.push(endpoint),
+            }
+        }
+    }
+
+    fn groups(&mut self, doc: &Doc, groups: &Table<'_>) {
+        for (key, value) in in_order(groups) {
+            let place = doc.place(value.span(), Show::Marked);
+            let members = Given::File(value.get_ref()).texts().and_then(|names| {
+                let read = |name: &str| name.parse().map_err(|e: super::HostPatternError| e.to_string());
+                names.into_iter().map(read).collect::<Result<Vec<HostPattern>, _>>()
+            });
+            let members = match members {
+                Ok(members) if members.is_empty() => Err("a group needs at least one host".to_owned()),
+                other => other,
+            };
+            match members {
+                Err(message) => {
+                    let place = doc.place(value.span(), Show::NoTexts);
+                    let help = Some("write NAME = [\"a.example\", \"*.b.example\"]".to_owned());
+                    self.problem(place, message, help);
+                }
+                Ok(members) => {
+                    let name = key.get_ref().to_string();
+                    let groups = &mut self.draft.settings.groups;
+                    groups.retain(|g| g.name != name);
+                    let twice = groups.iter().find(|g| g.members.iter().any(|m| members.contains(m)));
+                    if let Some(other) = twice {
+                        let message = format!("a host of `{name}` is in the group `{}` too", other.name);
+                        self.problem(
+                            place,
+                            message,
+                            Some("a host counts in one group; put all of them into it".to_owned()),
+                        );
+                        continue;
+                    }
+                    self.places.insert("groups".to_owned(), doc.place(key.span(), Show::Marked));
+                    self.origins.insert(format!("groups.{name}"), doc.origin(key.span().start));
+                    groups.push(Group { name, members });
+                }
+            }
+        }
+    }
+
+    fn flag(&mut self, flag: &Flag) {
+        let (place, origin, given) =
+            (Place::Flag(flag.flag), Origin::Flag(flag.flag), Given::Flag(&flag.value));
+        match &flag.host {
+            None => {
+                let known = TOP.iter().find(|k| k.name == flag.key).expect("a flag sets a key that exists");
+                self.set(known, |b| &mut b.draft, given, flag.key, place, origin);
+            }
+            Some(host) => {
+                let known = HOST.iter().find(|k| k.name == flag.key).expect("a flag sets a key that exists");
+                let Some(at) = self.host(host, place.clone()) else { return };
+                let full = format!("{}.{}", self.host_key(at), flag.key);
+                self.set(known, |b| &mut b.draft.settings.hosts[at].1, given, &full, place, origin);
+            }
+        }
+    }
+
+    fn set<T>(
+        &mut self,
+        key: &Key<T>,
+        target: impl Fn(&mut Build) -> &mut T,
+        given: Given<'_>,
+        full: &str,
+        place: Place,
+        origin: Origin,
+    ) {
+        match (key.set)(target(self), given) {
+            Ok(()) => {
+                self.origins.insert(full.to_owned(), origin);
+                self.places.insert(full.to_owned(), place);
+            }
+            Err(message) if matches!(place, Place::Flag(_)) => self.problem(place, message, None),
+            Err(message) => self.problem(place, format!("{}: {message}", key.name), None),
+        }
+    }
+
+    fn unknown(&mut self, doc: &Doc, name: &str, span: Range<usize>) {
+        let (table, word) = name.rsplit_once('.').unwrap_or(("", name));
+        let help = suggest::key(table, word);
+        self.problem(doc.place(span, Show::Marked), format!("unknown key `{word}`"), help);
+    }
+
+    fn problem(&mut self, place: Place, message: String, help: Option<String>) {
+        self.problems.push(Problem { place, message, help });
+    }
+
+    fn finish(mut self, file: Option<PathBuf>) -> Result<Config, ConfigError> {
+        let values = self.values();
+        if self.problems.is_empty() {
+            match self.draft.clone().build() {
+                Ok(settings) => return Ok(Config { settings, values, file }),
+                Err(e) => {
+                    let message = e.to_string();
+                    let place = e.keys().iter().find_map(|key| self.places.get(*key)).cloned();
+                    self.problem(place.unwrap_or(Place::Nowhere), message, None);
+                }
+            }
+        }
+        self.problems.truncate(PROBLEMS_MAX);
+        Err(ConfigError { problems: self.problems })
+    }
+
+    fn values(&self) -> Vec<Value> {
+        let origin = |key: &str| self.origins.get(key).cloned().unwrap_or(Origin::Default);
+        let value = |key: String, value: String| Value { origin: origin(&key), key, value };
+        let mut found = vec![value("policy".to_owned(), self.draft.settings.policy.clone())];
+        found.extend(TOP.iter().filter_map(|k| Some(value(k.name.to_owned(), (k.show)(&self.draft)?))));
+        for (at, (_, host)) in self.draft.settings.hosts.iter().enumerate() {
+            let table = self.host_key(at);
+            found.extend(
+                HOST.iter().filter_map(|k| Some(value(format!("{table}.{}", k.name), (k.show)(host)?))),
+            );
+            found.extend(
+                host.headers.iter().map(|h| value(format!("{table}.headers.{}", h.name), "***".to_owned())),
+            );
+            for endpoint in &host.endpoints {
+                let table = format!("{table}.endpoints.\"{}\"", endpoint.name);
+                let draft = EndpointDraft::from(endpoint);
+                found.extend(
+                    ENDPOINT
+                        .iter()
+                        .filter(|k| k.name != "name")
+                        .filter_map(|k| Some(value(format!("{table}.{}", k.name), (k.show)(&draft)?))),
+                );
+            }
+        }
+        for group in &self.draft.settings.groups {
+            let members: Vec<_> = group.members.iter().map(ToString::to_string).collect();
+            found.push(value(format!("groups.{}", group.name), members.join(", ")));
+        }
+        found
+    }
+}
+
+impl Doc {
+    fn shown(&self) -> String {
+        match &self.policy {
+            Some(name) if self.name == Path::new(name) => format!("policy {name}"),
+            _ => self.name.display().to_string(),
+        }
+    }
+
+    fn place(&self, span: Range<usize>, show: Show) -> Place {
+        Place::Text(self.shown(), Excerpt::new(&self.text, span, show))
+    }
+
+    fn origin(&self, at: usize) -> Origin {
+        match &self.policy {
+            Some(name) => Origin::Policy(name.clone()),
+            None => Origin::File(self.name.clone(), line_of(&self.text, at)),
+        }
+    }
+}
+
+/// A table's entries as they stand in the file; the parser sorts them by name.
+fn in_order<'e, 'a>(table: &'e Table<'a>) -> Vec<Entry<'e, 'a>> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+/// Whether a line that sets this key can be shown although its file cannot be read.
+fn is_plain_key(name: &str) -> bool {
+    name == "policy" || TOP.iter().any(|k| k.name.rsplit('.').next() == Some(name))
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    use io::Read;
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "larger than 4 MiB, so hardly a configuration",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// What a configuration file is called, beside the input and in the user's directory.
+const FILE_NAME: &str = "forbear.toml";
+/// Nobody writes a longer one; a log or a body taken for one is found out quickly.
+const FILE_MAX: u64 = 4 << 20;
+/// More is noise: the first few explain the rest.
+const PROBLEMS_MAX: usize = 10;
+/// They belong to the framing of a message or to the connection; a fixed value would break both.
+const FRAMING: &[&str] =
+    &["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"];
+/// The shipped policies, the default first.
+const POLICIES: &[(&str, &str)] = &[
+    ("polite", include_str!("../../../../policies/polite.toml")),
+    ("shared-gate", include_str!("../../../../policies/shared-gate.toml")),
+    ("retry-after", include_str!("../../../../policies/retry-after.toml")),
+    ("jitter-bucket", include_str!("../../../../policies/jitter-bucket.toml")),
+];
