@@ -1,1 +1,0 @@
-//! What a response says about limits (H1-H5).
