@@ -2,6 +2,8 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr, time::Duration};
 
+use crate::time::Timestamp;
+
 /// At most `count` starts in any window of `per`, at most `burst` of them at once.
 ///
 /// Written `10/s`, `5/15s`, `100/min`, `5000/1h`, and with a burst `10/s burst 3`. Without one the burst is 1: starts are
@@ -115,5 +117,171 @@ impl fmt::Display for Rate {
     }
 }
 
+/// At most this many rates hold for one scope at once (`10/s` and `5000/h`, say).
+pub const MAX_RATES: usize = 2;
+
+/// The rates that hold for a scope together, made ready for [`Clocks`].
+///
+/// Each is a GCRA (ITU-T I.371, the virtual scheduling form). For `N/W` with burst `b` the interval between starts is
+/// `W / (N - b + 1)`, rounded up to a nanosecond, so that *every* window of `W` has at most `N` starts (C1): a plain
+/// `W / N` would let `b - 1` more through in the first one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Rates([Spacing; MAX_RATES]);
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Spacing {
+    /// Nanoseconds between starts; zero where there is no rate.
+    interval_ns: u64,
+    /// How far ahead of the schedule a start may be.
+    tolerance_ns: u64,
+}
+
+/// Where a scope stands on each of its rates: the theoretical arrival time of the next start, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Clocks([u64; MAX_RATES]);
+
+impl Rates {
+    /// The given rates together; those beyond [`MAX_RATES`] are left out, the slowest are kept.
+    #[must_use]
+    pub fn new(rates: &[Rate]) -> Rates {
+        let mut spacings: Vec<Spacing> = rates
+            .iter()
+            .map(|rate| {
+                let steps = u64::from(rate.count() - rate.burst() + 1);
+                let interval_ns = nanos(rate.per()).div_ceil(steps);
+                Spacing { interval_ns, tolerance_ns: interval_ns.saturating_mul(u64::from(rate.burst() - 1)) }
+            })
+            .collect();
+        spacings.sort_by_key(|s| std::cmp::Reverse(s.interval_ns));
+        let mut all = [Spacing::default(); MAX_RATES];
+        all.iter_mut().zip(spacings).for_each(|(slot, spacing)| *slot = spacing);
+        Rates(all)
+    }
+
+    /// Whether nothing is configured.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0[0].interval_ns == 0
+    }
+
+    /// The earliest moment at which a start of this cost conforms to every rate.
+    #[must_use]
+    pub fn earliest(&self, clocks: &Clocks, cost: u32) -> Timestamp {
+        let mut latest = 0;
+        for (spacing, tat) in self.0.iter().zip(clocks.0) {
+            if spacing.interval_ns == 0 {
+                break;
+            }
+            // A cost above the burst waits for the full burst, and pays the rest afterwards.
+            let ahead = spacing.interval_ns.saturating_mul(u64::from(cost.saturating_sub(1)));
+            let slack = spacing.tolerance_ns.saturating_sub(ahead);
+            latest = latest.max(tat.saturating_sub(slack));
+        }
+        Timestamp::from_micros(latest.div_ceil(1000))
+    }
+
+    /// Notes a start of this cost at `now`.
+    pub fn take(&self, clocks: &mut Clocks, now: Timestamp, cost: u32) {
+        let now_ns = now.as_micros().saturating_mul(1000);
+        for (spacing, tat) in self.0.iter().zip(&mut clocks.0) {
+            if spacing.interval_ns == 0 {
+                break;
+            }
+            *tat = (*tat).max(now_ns).saturating_add(spacing.interval_ns.saturating_mul(u64::from(cost)));
+        }
+    }
+
+    /// Corrects the schedule once the real cost of a start is known (C1).
+    pub fn correct(&self, clocks: &mut Clocks, estimated: u32, real: u32) {
+        for (spacing, tat) in self.0.iter().zip(&mut clocks.0) {
+            let step = spacing.interval_ns.saturating_mul(u64::from(estimated.abs_diff(real)));
+            *tat = if real > estimated { tat.saturating_add(step) } else { tat.saturating_sub(step) };
+        }
+    }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Longer windows are a quota of a year or a typing error; both are better refused than held.
 const MAX_WINDOW: Duration = Duration::from_secs(366 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn c1_rates_are_read_and_shown_in_words() {
+        for (text, count, ms, burst, shown) in [
+            ("10/s", 10, 1000, 1, "10/s"),
+            ("5/15s", 5, 15_000, 1, "5/15s"),
+            ("100/min", 100, 60_000, 1, "100/min"),
+            ("5000/1h", 5000, 3_600_000, 1, "5000/h"),
+            (" 10 / s burst 3 ", 10, 1000, 3, "10/s burst 3"),
+            ("1/250ms", 1, 250, 1, "1/250ms"),
+        ] {
+            let rate: Rate = text.parse().unwrap();
+            assert_eq!(rate, Rate::new(count, Duration::from_millis(ms), burst).unwrap(), "{text}");
+            assert_eq!(rate.to_string(), shown);
+        }
+        for text in [
+            "",
+            "10",
+            "0/s",
+            "-1/s",
+            "10/0s",
+            "10/y",
+            "1.5/s",
+            "10/s burst 11",
+            "10/s burst 0",
+            "9/99999999999999d",
+        ] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn c1_no_window_has_more_than_its_starts(
+            rates in prop::collection::vec((1u32..40, 50u64..20_000, 1u32..40), 1..=MAX_RATES),
+            gaps in prop::collection::vec(0u64..400_000, 1..300),
+        ) {
+            let rates: Vec<Rate> = rates
+                .into_iter()
+                .map(|(n, ms, b)| Rate::new(n, Duration::from_millis(ms), b.min(n)).unwrap())
+                .collect();
+            let (ready, mut clocks) = (Rates::new(&rates), Clocks::default());
+            let (mut now, mut starts) = (Timestamp::from_secs(1_700_000_000), Vec::new());
+            for gap in gaps {
+                now = now.plus(Duration::from_micros(gap)).max(ready.earliest(&clocks, 1));
+                ready.take(&mut clocks, now, 1);
+                starts.push(now);
+            }
+            for rate in rates {
+                for (i, first) in starts.iter().enumerate() {
+                    let within = starts[i..].iter().take_while(|t| t.since(*first) < rate.per()).count();
+                    prop_assert!(within <= rate.count() as usize, "{within} in a window of {rate}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn c1_costs_are_paid_in_full_and_corrected() {
+        let (rates, mut clocks) = (Rates::new(&["10/s".parse().unwrap()]), Clocks::default());
+        let t = Timestamp::from_secs(1000);
+        rates.take(&mut clocks, t, 5);
+        assert_eq!(rates.earliest(&clocks, 1).since(t), Duration::from_millis(500));
+        rates.correct(&mut clocks, 5, 8);
+        assert_eq!(rates.earliest(&clocks, 1).since(t), Duration::from_millis(800));
+        rates.correct(&mut clocks, 8, 1);
+        assert_eq!(
+            rates.earliest(&clocks, 50).since(t),
+            Duration::from_millis(100),
+            "a large cost waits, not for ever"
+        );
+    }
+}

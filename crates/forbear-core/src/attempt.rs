@@ -1,0 +1,202 @@
+//! The one machine that composes the others: may this request start, and what follows from what came back (S1, B2).
+//!
+//! Engine and simulator both drive it, inside one atomic step of the gate store over all scopes of a request.
+
+use crate::{
+    gate::{self, Budget, Cause, Change, Check, Gate, Sent},
+    hint::{Kind, Reading},
+    outcome::Outcome,
+    policy::BoundScope,
+    scope::{self, Combination, MAX_SCOPES},
+    time::Timestamp,
+};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Ask {
+    /// What it counts for on every rate, 1 by default (C1).
+    pub cost: u32,
+    /// Its first request of all, which pays into the budget for retries (V3).
+    pub first: bool,
+}
+
+impl Default for Ask {
+    fn default() -> Ask {
+        Ask { cost: 1, first: true }
+    }
+}
+
+/// The right to send one request now. Whoever holds one reports what came of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Grant {
+    sent: [Sent; MAX_SCOPES],
+    cost: u32,
+}
+
+impl Grant {
+    /// When it was given.
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
+        self.sent[0].at
+    }
+
+    /// Whether the request probes one of its scopes: its lease must be renewed while it is on the wire (B1).
+    #[must_use]
+    pub fn is_probe(&self) -> bool {
+        self.sent.iter().any(|sent| sent.fence.is_probe())
+    }
+}
+
+/// Answers one request. Exhaustive on purpose: a new answer must break every caller's `match`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a decision that nobody acts on is a request that nobody paced"]
+pub enum Decision {
+    /// Send, and report.
+    Admit(Grant),
+    /// Ask again at `until`, the latest of all scopes' deadlines.
+    Wait {
+        /// The moment.
+        until: Timestamp,
+        /// Which scope it is for.
+        scope: usize,
+        /// Why.
+        cause: Cause,
+    },
+    /// Ask again when a request of this scope has come back.
+    Full {
+        /// Which scope.
+        scope: usize,
+    },
+}
+
+/// Tests all scopes, then takes all of them, in one step (S1). `gates` and `scopes` go in pairs.
+pub fn acquire(gates: &mut [Gate], scopes: &[BoundScope], ask: Ask, now: Timestamp) -> Decision {
+    let mut wait: Option<Decision> = None;
+    let mut latest = Timestamp::ZERO;
+    for (i, (gate, scope)) in gates.iter().zip(scopes).enumerate() {
+        match gate.check(&scope.policy, now, ask.cost) {
+            Check::Admit | Check::Probe => {}
+            Check::Wait { until, cause } if until > latest => {
+                latest = until;
+                wait = Some(Decision::Wait { until, scope: i, cause });
+            }
+            Check::Wait { .. } => {}
+            Check::Full => wait = wait.or(Some(Decision::Full { scope: i })),
+        }
+    }
+    if let Some(wait) = wait {
+        return wait;
+    }
+    let mut grant = Grant { sent: [Sent::default(); MAX_SCOPES], cost: ask.cost };
+    for ((gate, scope), sent) in gates.iter_mut().zip(scopes).zip(&mut grant.sent) {
+        *sent = gate.take(&scope.policy, now, ask.cost);
+        if ask.first {
+            gate.first_try();
+        }
+    }
+    Decision::Admit(grant)
+}
+
+/// What a report did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub struct News {
+    /// Which scope it fell on.
+    pub scope: usize,
+    /// What happened to that scope.
+    pub change: Change,
+    /// Some scope of the request opened, or may be probed by another: who waits may ask again.
+    pub wakes: bool,
+    /// A retry after a fault is within the scope's budget (V3).
+    pub retry_granted: bool,
+}
+
+/// Takes in what came of a request. `reading` is what the response said about limits, where one came; `item` tells items
+/// apart; `roll` is in `[0, 1)`.
+pub fn report(
+    gates: &mut [Gate],
+    scopes: &[BoundScope],
+    grant: &Grant,
+    outcome: &Outcome,
+    reading: Option<&Reading>,
+    item: u64,
+    now: Timestamp,
+    roll: f64,
+) -> News {
+    let by: [Option<Combination>; MAX_SCOPES] = std::array::from_fn(|i| scopes.get(i).and_then(|s| s.by));
+    let named = reading.and_then(|r| r.scope_hint);
+    let fault = matches!(outcome, Outcome::Unauthorised).then_some(crate::hint::ScopeHint::Account);
+    let scope = scope::blamed(&by[..scopes.len().min(MAX_SCOPES)], fault.or(named));
+    let mut news = News { scope, change: Change::None, wakes: false, retry_granted: true };
+    for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
+        let (policy, sent) = (&*bound.policy, grant.sent[i]);
+        let mut change = match outcome {
+            Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
+            Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
+            // B2: what a refusal does not count for is neither opened nor closed by it.
+            _ if i != scope => gate.give_back(sent),
+            Outcome::Refused(refusal) => gate.refused(policy, sent, refusal.told(), now, roll),
+            Outcome::Overloaded => gate.overloaded(policy, sent, now, roll),
+            Outcome::Blocked { challenge } => gate.blocked(policy, sent, *challenge, now, roll),
+            Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
+        };
+        if i == scope {
+            if let Some(budget) = reading.and_then(budget_of) {
+                let closed = gate.budget(policy, sent, budget, now, roll);
+                change = if closed == Change::None { change } else { closed };
+            }
+            if matches!(outcome, Outcome::Overloaded | Outcome::Fault { .. }) {
+                news.retry_granted = gate.take_retry(now);
+            }
+            news.change = change;
+        }
+        news.wakes |= matches!(change, Change::Reopened | Change::ProbeFree);
+    }
+    news
+}
+
+/// Gives everything back for a request that was never sent: no answer, no fault, no success.
+pub fn cancel(gates: &mut [Gate], grant: &Grant) -> News {
+    let mut news = News { scope: 0, change: Change::None, wakes: false, retry_granted: true };
+    for (gate, sent) in gates.iter_mut().zip(&grant.sent) {
+        news.wakes |= gate.give_back(*sent) == Change::ProbeFree;
+    }
+    news
+}
+
+/// A sign of life of a probe on the wire (B1). False when one of its leases is lost.
+pub fn renew(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, now: Timestamp) -> bool {
+    let mut held = true;
+    for ((gate, scope), sent) in gates.iter_mut().zip(scopes).zip(&grant.sent) {
+        held &= !sent.fence.is_probe() || gate.renew(&scope.policy, sent.fence, now);
+    }
+    held
+}
+
+/// Corrects the pace once the real cost is known (C1).
+pub fn correct_cost(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, real: u32) {
+    for (gate, scope) in gates.iter_mut().zip(scopes) {
+        gate.correct_cost(&scope.policy, grant.cost, real);
+    }
+}
+
+/// A response's budget as the gate counts it; a refusal's own wait is not repeated here.
+fn budget_of(reading: &Reading) -> Option<Budget> {
+    let budget = reading.budget.as_ref()?;
+    let rate = match (budget.limit, budget.window) {
+        (Some(limit), Some(window)) if !window.is_zero() && limit > 0.0 => {
+            Some(limit as f32 / window.as_secs_f32())
+        }
+        _ => None,
+    };
+    let refused = reading.limited && reading.kind != Kind::None;
+    let left = budget.remaining.map(|left| left.clamp(0.0, f64::from(u32::MAX - 1)) as u32);
+    Some(Budget {
+        left: if refused { None } else { left },
+        resets_in: if reading.limited { reading.wait } else { budget.reset_after },
+        rate,
+    })
+}
+
+// With its key and its place in a map it stays under the 256 bytes that a scope may take.
+const _: () = assert!(size_of::<gate::Gate>() <= 208);

@@ -1,0 +1,402 @@
+//! Which item is next: a bounded window of lanes, ready ones in turn, waiting ones on a timer (C3, J3).
+//!
+//! A *lane* is a queue of items that share all their scopes, so what holds up the first of them holds up all. A lane that
+//! must wait takes no worker: it stands on the timer, or on a scope's list until a request of that scope comes back.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::{BinaryHeap, HashMap, VecDeque},
+    hash::Hash,
+};
+
+use crate::{scope::ScopeKey, time::Timestamp};
+
+/// The items of a job that are at hand, lane by lane. `K` names a lane, `T` is an item.
+#[derive(Debug)]
+pub struct Frontier<K, T> {
+    lanes: HashMap<K, Lane<T>>,
+    /// Lanes to be asked next, each at most once.
+    ready: VecDeque<K>,
+    timers: BinaryHeap<Reverse<Timer<K>>>,
+    blocked: HashMap<ScopeKey, VecDeque<K>>,
+    loads: VecDeque<K>,
+    at_hand: usize,
+    held: usize,
+    order: u64,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    page: VecDeque<T>,
+    held: BinaryHeap<Reverse<Held<T>>>,
+    in_flight: u32,
+    until: Timestamp,
+    timer: Timestamp,
+    blocked: bool,
+    queued: bool,
+    /// The store may have more of it.
+    more: bool,
+    loading: bool,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    at: Timestamp,
+    order: u64,
+    item: T,
+}
+
+#[derive(Debug, Eq, PartialEq)]
+struct Timer<K> {
+    at: Timestamp,
+    order: u64,
+    lane: K,
+}
+
+impl<K: Copy + Eq + Hash, T> Default for Frontier<K, T> {
+    fn default() -> Frontier<K, T> {
+        Frontier::new()
+    }
+}
+
+impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
+    /// No lanes.
+    #[must_use]
+    pub fn new() -> Frontier<K, T> {
+        Frontier {
+            lanes: HashMap::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            blocked: HashMap::new(),
+            loads: VecDeque::new(),
+            at_hand: 0,
+            held: 0,
+            order: 0,
+        }
+    }
+
+    /// Takes a lane into the window, or hears that one which is in it has more items in the store.
+    pub fn open(&mut self, lane: K) {
+        let entry = self.lanes.entry(lane).or_insert_with(|| Lane {
+            page: VecDeque::new(),
+            held: BinaryHeap::new(),
+            in_flight: 0,
+            until: Timestamp::ZERO,
+            timer: Timestamp::ZERO,
+            blocked: false,
+            queued: false,
+            more: false,
+            loading: false,
+        });
+        entry.more = true;
+        self.want_page(lane);
+    }
+
+    /// Takes in what the store had for a lane that asked for it; `more` says whether it may have more.
+    pub fn loaded(&mut self, lane: K, items: impl IntoIterator<Item = T>, more: bool) {
+        let Some(entry) = self.lanes.get_mut(&lane) else { return };
+        let before = entry.page.len();
+        entry.page.extend(items);
+        self.at_hand += entry.page.len() - before;
+        entry.more = more;
+        entry.loading = false;
+        self.queue(lane);
+        self.drop_if_done(lane);
+    }
+
+    /// The next lane that wants a page from the store.
+    pub fn next_load(&mut self) -> Option<K> {
+        self.loads.pop_front()
+    }
+
+    /// The next item of a lane that may be asked now, and its lane; the lane counts it as in flight until
+    /// [`Frontier::finished`], [`Frontier::defer`] or [`Frontier::block`].
+    pub fn next(&mut self, now: Timestamp) -> Option<(K, T)> {
+        self.expire(now);
+        while let Some(lane) = self.ready.pop_front() {
+            let Some(entry) = self.lanes.get_mut(&lane) else { continue };
+            entry.queued = false;
+            if entry.blocked || entry.until > now {
+                continue; // it is on the timer, or on a scope's list
+            }
+            let due = entry.held.peek().is_some_and(|Reverse(held)| held.at <= now);
+            let item = if due {
+                self.held -= 1;
+                entry.held.pop().map(|Reverse(held)| held.item)
+            } else {
+                entry.page.pop_front()
+            };
+            if let Some(item) = item {
+                self.at_hand -= 1;
+                entry.in_flight += 1;
+                if entry.page.len() < LOW_PAGE {
+                    self.want_page(lane);
+                }
+                self.queue(lane); // behind the others: one lane starves nobody
+                return Some((lane, item));
+            }
+            self.settle(lane);
+        }
+        None
+    }
+
+    /// The item may not start before `until`, and neither may the others of its lane.
+    pub fn defer(&mut self, lane: K, item: T, until: Timestamp) {
+        self.put_back(lane, item);
+        if let Some(entry) = self.lanes.get_mut(&lane) {
+            entry.until = until;
+            self.set_timer(lane, until);
+        }
+    }
+
+    /// The item may not start before a request of `scope` comes back.
+    pub fn block(&mut self, lane: K, item: T, scope: &ScopeKey) {
+        self.put_back(lane, item);
+        if let Some(entry) = self.lanes.get_mut(&lane)
+            && !entry.blocked
+        {
+            entry.blocked = true;
+            self.blocked.entry(scope.clone()).or_default().push_back(lane);
+        }
+    }
+
+    /// Keeps an item in hand that may not start before `at`, while the others of its lane go on (P6).
+    pub fn hold(&mut self, lane: K, item: T, at: Timestamp) {
+        let order = self.next_order();
+        let Some(entry) = self.lanes.get_mut(&lane) else { return };
+        entry.held.push(Reverse(Held { at, order, item }));
+        self.at_hand += 1;
+        self.held += 1;
+        self.settle(lane);
+    }
+
+    /// A request of the lane has come back, or its item went elsewhere. Lanes that waited for a place in one of `scopes`
+    /// are asked again, one for each.
+    pub fn finished<'s>(&mut self, lane: K, scopes: impl IntoIterator<Item = &'s ScopeKey>) {
+        if let Some(entry) = self.lanes.get_mut(&lane) {
+            entry.in_flight = entry.in_flight.saturating_sub(1);
+        }
+        if !self.blocked.is_empty() {
+            for scope in scopes {
+                self.unblock_one(scope);
+            }
+        }
+        self.drop_if_done(lane);
+    }
+
+    /// The lane's scope has changed: it is asked again at once.
+    pub fn wake(&mut self, lane: K) {
+        if let Some(entry) = self.lanes.get_mut(&lane) {
+            entry.until = Timestamp::ZERO;
+            self.queue(lane);
+        }
+    }
+
+    /// Everything that is at hand, lane by lane, for giving back to the store; nothing is left.
+    pub fn drain(&mut self) -> Vec<(K, T)> {
+        let mut all = Vec::with_capacity(self.at_hand);
+        for (lane, entry) in self.lanes.drain() {
+            all.extend(entry.held.into_iter().map(|Reverse(held)| (lane, held.item)));
+            all.extend(entry.page.into_iter().map(|item| (lane, item)));
+        }
+        *self = Frontier::new();
+        all
+    }
+
+    /// Takes a waiting lane out of the window with everything at hand of it, if nothing of it is in flight; the lane
+    /// whose time is furthest away. It makes room for a lane that is ready.
+    pub fn evict(&mut self, now: Timestamp) -> Option<(K, Vec<T>, Timestamp)> {
+        let idle = |entry: &Lane<T>| entry.in_flight == 0 && !entry.loading && entry.until > now;
+        let lane =
+            self.lanes.iter().filter(|(_, e)| idle(e)).max_by_key(|(_, e)| e.until).map(|(lane, _)| *lane)?;
+        let entry = self.lanes.remove(&lane)?;
+        self.at_hand -= entry.page.len() + entry.held.len();
+        self.held -= entry.held.len();
+        let held = entry.held.into_iter().map(|Reverse(held)| held.item);
+        Some((lane, held.chain(entry.page).collect(), entry.until))
+    }
+
+    /// Whether [`Frontier::next`] has something to look at now.
+    #[must_use]
+    pub fn is_ready(&self, now: Timestamp) -> bool {
+        !self.ready.is_empty() || self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now)
+    }
+
+    /// When to ask again if nothing happens before.
+    #[must_use]
+    pub fn next_timer(&self) -> Option<Timestamp> {
+        self.timers.peek().map(|Reverse(timer)| timer.at)
+    }
+
+    /// Whether the lane is in the window.
+    #[must_use]
+    pub fn has(&self, lane: K) -> bool {
+        self.lanes.contains_key(&lane)
+    }
+
+    /// Lanes in the window.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Lanes that nothing holds up.
+    #[must_use]
+    pub fn lanes_ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Items at hand that are not in flight.
+    #[must_use]
+    pub fn at_hand(&self) -> usize {
+        self.at_hand
+    }
+
+    /// Items at hand of one lane, and until when it waits.
+    #[must_use]
+    pub fn waiting(&self, lane: K) -> Option<(usize, Timestamp)> {
+        self.lanes.get(&lane).map(|entry| (entry.page.len() + entry.held.len(), entry.until))
+    }
+
+    /// Items kept in hand for a time of their own.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    fn put_back(&mut self, lane: K, item: T) {
+        if let Some(entry) = self.lanes.get_mut(&lane) {
+            entry.in_flight = entry.in_flight.saturating_sub(1);
+            entry.page.push_front(item);
+            self.at_hand += 1;
+        }
+    }
+
+    /// Puts the lane where it belongs when it was found with nothing to take.
+    fn settle(&mut self, lane: K) {
+        let Some(entry) = self.lanes.get(&lane) else { return };
+        if !entry.page.is_empty() {
+            self.queue(lane);
+        } else if let Some(Reverse(held)) = entry.held.peek() {
+            let at = held.at.max(entry.until);
+            self.set_timer(lane, at);
+        }
+        self.want_page(lane);
+        self.drop_if_done(lane);
+    }
+
+    fn queue(&mut self, lane: K) {
+        if let Some(entry) = self.lanes.get_mut(&lane)
+            && !entry.queued
+            && !entry.blocked
+            && (!entry.page.is_empty() || !entry.held.is_empty())
+        {
+            entry.queued = true;
+            self.ready.push_back(lane);
+        }
+    }
+
+    fn want_page(&mut self, lane: K) {
+        if let Some(entry) = self.lanes.get_mut(&lane)
+            && entry.more
+            && !entry.loading
+            && entry.page.len() < LOW_PAGE
+        {
+            entry.loading = true;
+            self.loads.push_back(lane);
+        }
+    }
+
+    fn set_timer(&mut self, lane: K, at: Timestamp) {
+        let order = self.next_order();
+        if let Some(entry) = self.lanes.get_mut(&lane)
+            && (entry.timer == Timestamp::ZERO || entry.timer != at)
+        {
+            entry.timer = at;
+            self.timers.push(Reverse(Timer { at, order, lane }));
+        }
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        while let Some(Reverse(timer)) = self.timers.peek() {
+            if timer.at > now {
+                return;
+            }
+            let lane = timer.lane;
+            if let Some(entry) = self.lanes.get_mut(&lane)
+                && entry.timer == timer.at
+            {
+                entry.timer = Timestamp::ZERO;
+            }
+            self.timers.pop();
+            self.queue(lane);
+        }
+    }
+
+    fn unblock_one(&mut self, scope: &ScopeKey) {
+        while let Some(waiting) = self.blocked.get_mut(scope) {
+            let Some(lane) = waiting.pop_front() else {
+                self.blocked.remove(scope);
+                return;
+            };
+            if let Some(entry) = self.lanes.get_mut(&lane)
+                && entry.blocked
+            {
+                entry.blocked = false;
+                self.queue(lane);
+                if self.blocked.get(scope).is_some_and(VecDeque::is_empty) {
+                    self.blocked.remove(scope);
+                }
+                return;
+            }
+        }
+    }
+
+    fn drop_if_done(&mut self, lane: K) {
+        let done =
+            |e: &Lane<T>| e.in_flight == 0 && e.page.is_empty() && e.held.is_empty() && !e.more && !e.loading;
+        if self.lanes.get(&lane).is_some_and(done) {
+            self.lanes.remove(&lane);
+        }
+    }
+
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+}
+
+impl<T> PartialEq for Held<T> {
+    fn eq(&self, other: &Held<T>) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T> Eq for Held<T> {}
+
+impl<T> PartialOrd for Held<T> {
+    fn partial_cmp(&self, other: &Held<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Held<T> {
+    fn cmp(&self, other: &Held<T>) -> Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl<K: Eq> PartialOrd for Timer<K> {
+    fn partial_cmp(&self, other: &Timer<K>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K: Eq> Ord for Timer<K> {
+    fn cmp(&self, other: &Timer<K>) -> Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// A lane asks for its next page when fewer items than this are at hand.
+const LOW_PAGE: usize = 32;

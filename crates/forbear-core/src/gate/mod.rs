@@ -1,0 +1,807 @@
+//! The state of one scope: open, paused, probing, ramping or tripped (P1-P8, B1-B4, H4, X1).
+//!
+//! A gate is told what came back and answers whether a request may start. It reads no clock, rolls no dice and never
+//! waits. What opens it again after a pause is the success of its one probe, and nothing else.
+//!
+//! ```
+//! use forbear_core::{gate::{Check, Gate, Told}, policy::ScopePolicy, time::Timestamp};
+//! use std::time::Duration;
+//!
+//! let (policy, t) = (ScopePolicy::default(), Timestamp::from_secs(1_000));
+//! let mut gate = Gate::new(&policy);
+//! let sent = gate.take(&policy, t, 1);
+//! gate.refused(&policy, sent, Told::wait(Duration::from_secs(3)), t.plus(Duration::from_millis(50)), 0.0);
+//! assert!(matches!(gate.check(&policy, t.plus(Duration::from_secs(2)), 1), Check::Wait { .. }));
+//! assert!(matches!(gate.check(&policy, t.plus(Duration::from_secs(4)), 1), Check::Probe));
+//! ```
+
+mod probe;
+mod ramp;
+
+use std::time::Duration;
+
+pub use self::probe::Fence;
+use self::{
+    probe::Probe,
+    ramp::{Ramp, Reason, Stretch},
+};
+use crate::{circuit::Circuit, inflight::InFlight, pace::Clocks, policy::ScopePolicy, time::Timestamp};
+
+/// Whether a request may start now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "a decision that nobody acts on is a request that nobody paced"]
+pub enum Check {
+    /// It may.
+    Admit,
+    /// It may, as the one probe of a scope whose pause is over.
+    Probe,
+    /// Not before `until`, because of `cause`.
+    Wait {
+        /// When to ask again.
+        until: Timestamp,
+        /// Why.
+        cause: Cause,
+    },
+    /// Not before a request of the scope comes back.
+    Full,
+}
+
+/// Why a scope lets nothing through.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Cause {
+    /// Its next slot has not come: it is open, and paced.
+    #[default]
+    Pace,
+    /// Another request is probing it.
+    Probing,
+    /// The server told a time.
+    Told,
+    /// The server refused and told none.
+    Untold,
+    /// A budget is used up until its reset (H4).
+    Budget,
+    /// The server is overloaded.
+    Overload,
+    /// It answers that we are unwanted.
+    Blocked,
+    /// The circuit tripped (X1).
+    Tripped,
+    /// The credentials were refused for two items (the account stops).
+    Credentials,
+    /// An operator said so.
+    Operator,
+}
+
+impl Cause {
+    /// The word for people and records.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::Pace => "pace",
+            Cause::Probing => "probing",
+            Cause::Told => "told",
+            Cause::Untold => "refused",
+            Cause::Budget => "budget",
+            Cause::Overload => "overload",
+            Cause::Blocked => "blocked",
+            Cause::Tripped => "tripped",
+            Cause::Credentials => "credentials",
+            Cause::Operator => "operator",
+        }
+    }
+
+    /// The cause with this word.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Cause> {
+        ALL_CAUSES.into_iter().find(|cause| cause.as_str() == name)
+    }
+}
+
+const ALL_CAUSES: [Cause; 10] = [
+    Cause::Pace,
+    Cause::Probing,
+    Cause::Told,
+    Cause::Untold,
+    Cause::Budget,
+    Cause::Overload,
+    Cause::Blocked,
+    Cause::Tripped,
+    Cause::Credentials,
+    Cause::Operator,
+];
+
+/// What a request carries from its start to its report.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sent {
+    /// When it started.
+    pub at: Timestamp,
+    /// Which probe it is, if one.
+    pub fence: Fence,
+    /// Requests of the scope on the wire with it, itself included.
+    pub in_flight: u32,
+}
+
+/// What a refusal said about the wait.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Told {
+    /// The least wait from receipt; none, or zero, is no usable hint (P4).
+    pub wait: Option<Duration>,
+    /// Whether a wait over `pause_cap` may be tested by another item (P7): it came from an instruction on a refusal
+    /// whose scope the server did not name, and it is no quota and no block.
+    pub may_be_one_items: bool,
+    /// The server is overloaded rather than limiting us.
+    pub overload: bool,
+}
+
+impl Told {
+    /// A told wait, that holds for whatever the server counts.
+    #[must_use]
+    pub fn wait(wait: Duration) -> Told {
+        Told { wait: Some(wait), ..Told::default() }
+    }
+
+    /// No usable hint.
+    #[must_use]
+    pub fn nothing() -> Told {
+        Told::default()
+    }
+}
+
+/// What a report did to the scope.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Change {
+    /// Nothing that anybody waits for.
+    None,
+    /// It closed, or stays closed for longer.
+    Closed {
+        /// This is a new incident.
+        incident: bool,
+    },
+    /// The probe was admitted: who waits may ask again.
+    Reopened,
+    /// The probe came to nothing: another may be sent.
+    ProbeFree,
+}
+
+/// The state of one scope.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    /// Shut since a refusal; only a probe opens it again.
+    shut: bool,
+    /// It was shut by a straggler only: the way back goes on where it was (P3).
+    resumes: bool,
+    cause: Cause,
+    /// Steps of the backoff (P4).
+    level: u8,
+    /// How often `backoff_cap` is doubled (B3).
+    cap_doubled: u8,
+    blocked_in_row: u8,
+    overloads_in_row: u8,
+    /// Refused credentials in a row, and whose item the last one was.
+    unauthorised: u8,
+    unauthorised_item: u32,
+    incidents: u32,
+    circuit: Circuit,
+    paused_until: Timestamp,
+    /// The deadline that the server told, without pad and jitter (P6).
+    told_until: Timestamp,
+    /// When it last closed: what was sent before belongs to that incident (P3).
+    closed_at: Timestamp,
+    opened_at: Timestamp,
+    /// In whole seconds, for forgiving.
+    last_refusal_s: u32,
+    /// When another item may test a told time over `pause_cap` (P7); zero where none may.
+    early_probe_at: Timestamp,
+    probe: Probe,
+    ramp: Ramp,
+    clocks: Clocks,
+    in_flight: InFlight,
+    /// Accepted since `opened_at`.
+    accepted: u32,
+    /// From the refusal before the last reopening to that reopening.
+    pause_before_ms: u32,
+    round_trip_us: u32,
+    /// Starts a second by the server's own numbers; zero where it gave none.
+    stated_rate: f32,
+    /// What is left of a budget, by the server's last word less what was sent since.
+    budget_left: u32,
+    budget_resets: Timestamp,
+    /// In milliseconds, wrapping.
+    last_cut_ms: u32,
+    retry_tokens: f32,
+    /// In whole seconds, both.
+    retry_refilled_s: u32,
+    last_used_s: u32,
+}
+
+impl Gate {
+    /// An open gate that nobody has passed.
+    #[must_use]
+    pub fn new(policy: &ScopePolicy) -> Gate {
+        Gate {
+            shut: false,
+            resumes: false,
+            cause: Cause::Pace,
+            level: 0,
+            cap_doubled: 0,
+            blocked_in_row: 0,
+            overloads_in_row: 0,
+            unauthorised: 0,
+            unauthorised_item: 0,
+            incidents: 0,
+            circuit: Circuit::default(),
+            paused_until: Timestamp::ZERO,
+            told_until: Timestamp::ZERO,
+            closed_at: Timestamp::ZERO,
+            opened_at: Timestamp::ZERO,
+            last_refusal_s: 0,
+            early_probe_at: Timestamp::ZERO,
+            probe: Probe::default(),
+            ramp: Ramp::FREE,
+            clocks: Clocks::default(),
+            in_flight: InFlight::new(policy.concurrency_start.min(policy.concurrency_max)),
+            accepted: 0,
+            pause_before_ms: 0,
+            round_trip_us: 0,
+            stated_rate: 0.0,
+            budget_left: u32::MAX,
+            budget_resets: Timestamp::ZERO,
+            last_cut_ms: 0,
+            retry_tokens: RETRY_FLOOR,
+            retry_refilled_s: 0,
+            last_used_s: 0,
+        }
+    }
+
+    /// Notes the start of a request that [`Gate::check`] let pass at the same `now`: takes its slot and its place on the
+    /// wire, and the probe's lease where the scope was shut (B2: claimed last, by a request that is really sent).
+    #[must_use = "whoever starts must report"]
+    pub fn take(&mut self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> Sent {
+        policy.rates.take(&mut self.clocks, now, cost);
+        self.ramp.take(now, cost);
+        self.in_flight.take();
+        self.last_used_s = seconds(now);
+        if self.budget_left != u32::MAX {
+            self.budget_left = self.budget_left.saturating_sub(cost);
+        }
+        let mut fence = Fence::NONE;
+        if self.shut {
+            let early = now < self.paused_until;
+            fence = self.probe.claim(now, policy.probe_lease, early);
+        } else if self.opened_at == Timestamp::ZERO {
+            self.opened_at = now;
+        }
+        Sent { at: now, fence, in_flight: self.in_flight.current() }
+    }
+
+    /// Gives everything back for a request that was never sent (except its slot: a slot that passed is gone).
+    pub fn give_back(&mut self, sent: Sent) -> Change {
+        self.in_flight.release();
+        if self.probe.release(sent.fence) { Change::ProbeFree } else { Change::None }
+    }
+
+    /// The probe is still on the wire: its lease lasts from now on again (B1). False if it is lost.
+    pub fn renew(&mut self, policy: &ScopePolicy, fence: Fence, now: Timestamp) -> bool {
+        self.probe.renew(fence, now, policy.probe_lease)
+    }
+
+    /// The server accepted the request, whatever it answered.
+    pub fn succeeded(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp) -> Change {
+        self.in_flight.release();
+        self.round_trip(sent, now);
+        self.circuit.succeeded();
+        self.blocked_in_row = 0;
+        self.overloads_in_row = 0;
+        self.unauthorised = 0;
+        if self.shut {
+            if !self.probe.is_held_by(sent.fence) {
+                return Change::None; // P2: a late success opens nothing
+            }
+            self.reopen(now);
+            return Change::Reopened;
+        }
+        self.probe.release(sent.fence);
+        if sent.at >= self.opened_at {
+            self.accepted = self.accepted.saturating_add(1);
+            self.ramp.succeeded(now);
+            self.in_flight.succeeded(policy.concurrency_max);
+        }
+        if self.quiet(now) > FORGIVEN {
+            self.cap_doubled = 0;
+        }
+        Change::None
+    }
+
+    /// The server refused the request. `roll`, in `[0, 1)`, is for jitter.
+    pub fn refused(
+        &mut self,
+        policy: &ScopePolicy,
+        sent: Sent,
+        told: Told,
+        now: Timestamp,
+        roll: f64,
+    ) -> Change {
+        self.in_flight.release();
+        let probing = self.probe.is_held_by(sent.fence);
+        let early = probing && self.probe.early;
+        self.probe.release(sent.fence);
+        // P3: what was sent before the scope closed belongs to that incident, whenever it comes back.
+        let straggler = !probing && sent.at <= self.closed_at;
+        let incident = !straggler && (!self.shut || probing);
+        if incident {
+            self.begin_incident(policy, sent, probing, now);
+        }
+        self.last_refusal_s = self.last_refusal_s.max(seconds(now));
+        let wait = told.wait.filter(|wait| !wait.is_zero());
+        let before = self.paused_until;
+        self.resumes |= straggler && !self.shut; // it may close the scope again, but not end its ramp
+        match wait {
+            Some(wait) => {
+                let until = now.plus(wait);
+                self.told_until = self.told_until.max(until);
+                self.close(
+                    until.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll)),
+                    Cause::Told,
+                );
+                if wait > policy.pause_cap {
+                    // P7, once an incident: an early probe that was refused leaves the scope closed for the full time.
+                    if early || !told.may_be_one_items {
+                        self.early_probe_at = Timestamp::ZERO;
+                    } else if incident {
+                        self.early_probe_at = now.plus(self.untold_wait(policy, roll));
+                    }
+                }
+            }
+            None if incident => {
+                let cause = if told.overload { Cause::Overload } else { Cause::Untold };
+                let until = now.plus(self.untold_wait(policy, roll));
+                self.close(until, cause);
+            }
+            None => {}
+        }
+        if self.circuit.refused(incident, &policy.circuit) {
+            self.early_probe_at = Timestamp::ZERO;
+            self.close(now.plus(policy.circuit.pause), Cause::Tripped);
+        }
+        if incident || self.paused_until > before { Change::Closed { incident } } else { Change::None }
+    }
+
+    /// The server failed under load: 500, 502, 504, or far too slow. Fewer at once; a pause when it repeats.
+    pub fn overloaded(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp, roll: f64) -> Change {
+        if self.probe.is_held_by(sent.fence) {
+            // It answered, and not well: a refused probe in all but name.
+            return self.refused(policy, sent, Told { overload: true, ..Told::nothing() }, now, roll);
+        }
+        self.overloads_in_row = self.overloads_in_row.saturating_add(1);
+        if self.overloads_in_row >= OVERLOADS_IN_ROW && !self.shut && sent.at > self.closed_at {
+            self.overloads_in_row = 0;
+            return self.refused(policy, sent, Told { overload: true, ..Told::nothing() }, now, roll);
+        }
+        self.in_flight.release();
+        let milliseconds = |t: Timestamp| (t.as_micros() / 1000) as u32;
+        if milliseconds(sent.at).wrapping_sub(self.last_cut_ms) as i32 > 0 || self.last_cut_ms == 0 {
+            self.last_cut_ms = milliseconds(now); // once for all that was on the wire together
+            self.in_flight.overloaded();
+        }
+        Change::None
+    }
+
+    /// The server answered that we are unwanted: 403, 451, a challenge. A single page may be forbidden to all; several in
+    /// a row are about us, and so is a challenge: the way to this origin cools down for 300 to 360 s.
+    pub fn blocked(
+        &mut self,
+        policy: &ScopePolicy,
+        sent: Sent,
+        challenge: bool,
+        now: Timestamp,
+        roll: f64,
+    ) -> Change {
+        self.blocked_in_row = self.blocked_in_row.saturating_add(1);
+        let cooling = challenge || self.blocked_in_row >= BLOCKED_IN_ROW;
+        // A probe that meets a forbidden page has learned nothing about the limit: the next item probes soon.
+        let change = self.unanswered(policy, sent, now);
+        if cooling && (sent.at > self.closed_at || sent.fence.is_probe()) {
+            self.blocked_in_row = 0;
+            self.incidents = self.incidents.saturating_add(1);
+            self.closed_at = now;
+            self.early_probe_at = Timestamp::ZERO;
+            self.close(now.plus(COOLING + COOLING_SPREAD.mul_f64(roll)), Cause::Blocked);
+            return Change::Closed { incident: true };
+        }
+        change
+    }
+
+    /// Our credentials were refused for `item`. The second item in a row without a success between stops the account.
+    pub fn unauthorised(&mut self, policy: &ScopePolicy, sent: Sent, item: u64, now: Timestamp) -> Change {
+        let change = self.unanswered(policy, sent, now);
+        let item = item as u32; // enough to tell two items in a row apart
+        if self.unauthorised == 0 || self.unauthorised_item != item {
+            self.unauthorised = self.unauthorised.saturating_add(1);
+            self.unauthorised_item = item;
+        }
+        if self.unauthorised >= 2 && self.cause != Cause::Credentials {
+            self.closed_at = now;
+            self.early_probe_at = Timestamp::ZERO;
+            self.close(Timestamp::MAX, Cause::Credentials);
+            return Change::Closed { incident: true };
+        }
+        change
+    }
+
+    /// No answer came (reset, time-out, dead connection): no reopening, and the next probe is soon (B3).
+    pub fn unanswered(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp) -> Change {
+        self.in_flight.release();
+        if self.probe.release(sent.fence) {
+            let soon = now.plus(policy.backoff.base());
+            self.paused_until = self.paused_until.max(soon);
+            if self.early_probe_at != Timestamp::ZERO {
+                self.early_probe_at = self.early_probe_at.max(soon);
+            }
+            return Change::ProbeFree;
+        }
+        Change::None
+    }
+
+    /// A budget's numbers from a response to a request that was sent as `sent` (H4, L1): what is left until when, and the
+    /// starts a second that they come to. A budget with nothing left closes the scope before anything is refused.
+    pub fn budget(
+        &mut self,
+        policy: &ScopePolicy,
+        sent: Sent,
+        budget: Budget,
+        now: Timestamp,
+        roll: f64,
+    ) -> Change {
+        if let Some(rate) = budget.rate {
+            self.stated_rate = rate;
+            self.ramp.stated(rate);
+        }
+        let (Some(left), Some(resets)) = (budget.left, budget.resets_in) else { return Change::None };
+        let resets = now.plus(resets);
+        if resets <= now {
+            return Change::None;
+        }
+        if left > 0 {
+            // What is on the wire was not counted yet when this answer was written, or not all of it.
+            let on_wire = self.in_flight.current();
+            let left = left.saturating_sub(on_wire);
+            let known = on_wire > 0 && now < self.budget_resets && self.budget_left != u32::MAX;
+            self.budget_left = if known { left.min(self.budget_left) } else { left };
+            self.budget_resets = resets;
+            return Change::None;
+        }
+        let before = self.paused_until;
+        let wait = resets.since(now);
+        if !self.shut {
+            if sent.at <= self.closed_at {
+                return Change::None;
+            }
+            self.closed_at = now;
+        }
+        self.budget_left = u32::MAX;
+        self.told_until = self.told_until.max(resets);
+        self.close(resets.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll)), Cause::Budget);
+        if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
+    }
+
+    /// Corrects the pace once the real cost of a start is known (C1).
+    pub fn correct_cost(&mut self, policy: &ScopePolicy, estimated: u32, real: u32) {
+        policy.rates.correct(&mut self.clocks, estimated, real);
+    }
+
+    /// An operator's pause until `until`.
+    pub fn pause(&mut self, until: Timestamp, now: Timestamp) {
+        self.closed_at = now;
+        self.close(until, Cause::Operator);
+    }
+
+    /// An operator opens the scope: the one way to shorten a pause (P2). Backoff and pace are kept.
+    pub fn clear(&mut self, now: Timestamp) {
+        self.paused_until = now;
+        self.told_until = Timestamp::ZERO;
+        self.early_probe_at = Timestamp::ZERO;
+        self.shut = false;
+        self.opened_at = now;
+        self.accepted = 0;
+        self.unauthorised = 0;
+        self.cause = Cause::Pace;
+    }
+
+    /// Takes one retry after a fault from the scope's budget (V3): a fifth of the first tries, and ten a second at
+    /// least. False when it is used up.
+    pub fn take_retry(&mut self, now: Timestamp) -> bool {
+        let refill = seconds(now).saturating_sub(self.retry_refilled_s).min(60) as f32 * RETRY_FLOOR;
+        self.retry_refilled_s = seconds(now);
+        self.retry_tokens = (self.retry_tokens + refill).min(RETRY_MOST);
+        let granted = self.retry_tokens >= 1.0;
+        self.retry_tokens -= f32::from(u8::from(granted));
+        granted
+    }
+
+    /// A first try pays into the budget for retries (V3).
+    pub fn first_try(&mut self) {
+        self.retry_tokens = (self.retry_tokens + RETRY_SHARE).min(RETRY_MOST);
+    }
+
+    /// Whether a request of this cost may start at `now`. Changes nothing: S1 asks all scopes first, and takes then.
+    pub fn check(&self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> Check {
+        let mut answer = Check::Admit;
+        if self.shut {
+            let early = self.early_probe_at != Timestamp::ZERO && now >= self.early_probe_at;
+            if now < self.paused_until && !early {
+                let until = if self.early_probe_at == Timestamp::ZERO {
+                    self.paused_until
+                } else {
+                    self.early_probe_at.min(self.paused_until)
+                };
+                return Check::Wait { until, cause: self.cause };
+            }
+            if let Some(until) = self.probe.live_until(now) {
+                return Check::Wait { until, cause: Cause::Probing };
+            }
+            answer = Check::Probe;
+        } else if self.budget_left == 0 && now < self.budget_resets {
+            // What may still be left is on the wire; its answers will say.
+            return if self.in_flight.current() > 0 {
+                Check::Full
+            } else {
+                Check::Wait { until: self.budget_resets.plus(policy.pad.fixed), cause: Cause::Budget }
+            };
+        }
+        let ramp = if policy.learn { self.ramp.earliest() } else { Timestamp::ZERO };
+        let slot = policy.rates.earliest(&self.clocks, cost).max(ramp);
+        if now < slot {
+            return Check::Wait { until: slot, cause: Cause::Pace };
+        }
+        if self.in_flight.is_full(policy.concurrency_max) { Check::Full } else { answer }
+    }
+
+    /// Until when nothing starts, and why; none for an open gate. Of an endless pause the moment is [`Timestamp::MAX`].
+    #[must_use]
+    pub fn pause_at(&self, now: Timestamp) -> Option<(Timestamp, Cause)> {
+        (self.shut && now < self.paused_until).then_some((self.paused_until, self.cause))
+    }
+
+    /// The deadline that the server told, without pad and jitter; the pause's end where it told none.
+    #[must_use]
+    pub fn told_until(&self) -> Timestamp {
+        if self.told_until > Timestamp::ZERO && self.told_until <= self.paused_until {
+            self.told_until
+        } else {
+            self.paused_until
+        }
+    }
+
+    /// The word for its state (section 2 of the contract).
+    #[must_use]
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match (self.shut, self.cause) {
+            (true, _) if self.probe.live_until(now).is_some() => "probing",
+            (true, Cause::Tripped) => "tripped",
+            (true, _) => "paused",
+            (false, _) if self.ramp.rate().is_some() => "ramping",
+            (false, _) => "open",
+        }
+    }
+
+    /// Starts a second that the scope is paced at, beside configured rates.
+    #[must_use]
+    pub fn learned_rate(&self) -> Option<f32> {
+        self.ramp.rate()
+    }
+
+    /// Incidents so far.
+    #[must_use]
+    pub fn incidents(&self) -> u32 {
+        self.incidents
+    }
+
+    /// Requests on the wire.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.current()
+    }
+
+    /// The present cap of requests on the wire.
+    #[must_use]
+    pub fn concurrency(&self) -> u32 {
+        self.in_flight.cap()
+    }
+
+    /// The mean time from start to answer.
+    #[must_use]
+    pub fn round_trip_mean(&self) -> Duration {
+        Duration::from_micros(u64::from(self.round_trip_us))
+    }
+
+    /// Whether dropping it loses nothing that anybody would miss: nothing on the wire, no pause, no learned pace, and no
+    /// use for a while (C4).
+    #[must_use]
+    pub fn is_idle(&self, now: Timestamp) -> bool {
+        self.in_flight.current() == 0
+            && !self.shut
+            && seconds(now).saturating_sub(self.last_used_s) > IDLE_S
+            && self.quiet(now) > FORGIVEN
+    }
+
+    /// What outlives the process (P8).
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            shut: self.shut,
+            cause: self.cause,
+            level: self.level,
+            cap_doubled: self.cap_doubled,
+            incidents: self.incidents,
+            paused_until: self.paused_until,
+            told_until: self.told_until,
+            closed_at: self.closed_at,
+            last_refusal: Timestamp::from_secs(u64::from(self.last_refusal_s)),
+            early_probe_at: self.early_probe_at,
+            rate: self.ramp.rate(),
+            bad_rate: self.ramp.bad(),
+        }
+    }
+
+    /// The gate as it was kept; nothing of it is on the wire. A pause is never shorter than it was (P2).
+    #[must_use]
+    pub fn restore(policy: &ScopePolicy, kept: &Snapshot, now: Timestamp) -> Gate {
+        Gate {
+            shut: kept.shut,
+            cause: kept.cause,
+            level: kept.level,
+            cap_doubled: kept.cap_doubled,
+            incidents: kept.incidents,
+            paused_until: kept.paused_until,
+            told_until: kept.told_until,
+            closed_at: kept.closed_at.min(now),
+            last_refusal_s: seconds(kept.last_refusal.min(now)),
+            early_probe_at: kept.early_probe_at,
+            ramp: kept.rate.map_or(Ramp::FREE, |rate| Ramp::restore(rate, kept.bad_rate, now)),
+            ..Gate::new(policy)
+        }
+    }
+
+    fn close(&mut self, until: Timestamp, cause: Cause) {
+        if !self.shut || until > self.paused_until || cause == Cause::Credentials {
+            self.cause = cause;
+        }
+        self.shut = true;
+        self.paused_until = self.paused_until.max(until); // P2: deadlines only extend
+    }
+
+    fn begin_incident(&mut self, policy: &ScopePolicy, sent: Sent, probing: bool, now: Timestamp) {
+        let quiet = self.quiet(now);
+        let first = self.incidents == 0;
+        if quiet > FORGIVEN {
+            self.cap_doubled = 0;
+        }
+        if probing {
+            self.level = self.level.saturating_add(1);
+            let doubled = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
+            if doubled < policy.pause_cap {
+                self.cap_doubled += 1; // B3: up to pause_cap, and no further
+            }
+        } else if first || quiet > self.untold_wait(policy, 1.0).saturating_mul(10).max(QUIET) {
+            self.level = 0;
+        } else {
+            self.level = self.level.saturating_add(1);
+        }
+        self.incidents = self.incidents.saturating_add(1);
+        self.early_probe_at = Timestamp::ZERO;
+        self.closed_at = now;
+        self.budget_left = u32::MAX;
+        if !probing {
+            self.in_flight.refused(sent.in_flight);
+        }
+        self.overloads_in_row = 0;
+        self.resumes = false;
+    }
+
+    fn reopen(&mut self, now: Timestamp) {
+        let reason = match self.cause {
+            Cause::Overload => Reason::Overload,
+            Cause::Untold | Cause::Blocked => Reason::Untold,
+            Cause::Budget => Reason::Reset,
+            _ => Reason::Told,
+        };
+        let stretch = Stretch {
+            accepted: self.accepted,
+            open: self.closed_at.since(self.opened_at),
+            total: now.since(self.opened_at) + Duration::from_millis(u64::from(self.pause_before_ms)),
+            stated: (self.stated_rate > 0.0).then_some(self.stated_rate),
+            round_trip: self.round_trip_mean(),
+        };
+        if !self.resumes && self.cause != Cause::Operator {
+            self.ramp.reopen(reason, stretch, now);
+        }
+        self.in_flight.reopened();
+        self.shut = false;
+        self.resumes = false;
+        self.probe.reset();
+        self.early_probe_at = Timestamp::ZERO;
+        self.paused_until = now; // over; after a P7 probe that was admitted, over early: the limit was that item's
+        self.told_until = Timestamp::ZERO;
+        self.cause = Cause::Pace;
+        self.pause_before_ms = u32::try_from(now.since(self.closed_at).as_millis()).unwrap_or(u32::MAX);
+        self.opened_at = now;
+        self.accepted = 0;
+    }
+
+    /// P4's pause at the present level, under the cap that refused probes have raised (B3).
+    fn untold_wait(&self, policy: &ScopePolicy, roll: f64) -> Duration {
+        let cap = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
+        let cap = cap.min(policy.pause_cap.max(policy.backoff.cap()));
+        policy.backoff.wait(u32::from(self.level), cap, roll)
+    }
+
+    fn quiet(&self, now: Timestamp) -> Duration {
+        Duration::from_secs(u64::from(seconds(now).saturating_sub(self.last_refusal_s)))
+    }
+
+    fn round_trip(&mut self, sent: Sent, now: Timestamp) {
+        let sample = u32::try_from(now.since(sent.at).as_micros()).unwrap_or(u32::MAX);
+        self.round_trip_us = if self.round_trip_us == 0 {
+            sample
+        } else {
+            self.round_trip_us - self.round_trip_us / 8 + sample / 8 // RFC 6298's gain
+        };
+    }
+}
+
+/// A budget as a response tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budget {
+    /// Starts left in this window.
+    pub left: Option<u32>,
+    /// Time until the window ends.
+    pub resets_in: Option<Duration>,
+    /// Starts a second that limit and window come to.
+    pub rate: Option<f32>,
+}
+
+/// What of a gate outlives the process.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the fields are the gate's own, documented there")]
+pub struct Snapshot {
+    pub shut: bool,
+    pub cause: Cause,
+    pub level: u8,
+    pub cap_doubled: u8,
+    pub incidents: u32,
+    pub paused_until: Timestamp,
+    pub told_until: Timestamp,
+    pub closed_at: Timestamp,
+    pub last_refusal: Timestamp,
+    pub early_probe_at: Timestamp,
+    pub rate: Option<f32>,
+    pub bad_rate: Option<f32>,
+}
+
+fn seconds(t: Timestamp) -> u32 {
+    u32::try_from(t.as_micros() / 1_000_000).unwrap_or(u32::MAX) // until the year 2106
+}
+
+fn chance(wait: Duration, jitter: f64, roll: f64) -> Duration {
+    // Applied after every cap, and it only adds (P1). Of a wait of years nobody needs a share.
+    wait.min(Duration::from_secs(7 * 86_400)).mul_f64((jitter * roll).clamp(0.0, 10.0))
+}
+
+/// B3: backoff cap and pause fall back after so long without a refusal.
+const FORGIVEN: Duration = Duration::from_secs(600);
+/// P4: the level is forgiven after ten times the longest wait of that level, and at least this.
+const QUIET: Duration = Duration::from_secs(10);
+/// A scope that was not used for so long takes no memory.
+const IDLE_S: u32 = 60;
+/// Failures under load without a success between, before the scope pauses.
+const OVERLOADS_IN_ROW: u8 = 8;
+/// Blocked answers without a success between, before they are about us and not about the pages.
+const BLOCKED_IN_ROW: u8 = 5;
+/// How long the way to an origin that blocks us cools down, and by how much more at most.
+const COOLING: Duration = Duration::from_secs(300);
+const COOLING_SPREAD: Duration = Duration::from_secs(60);
+/// V3: each first try pays for a fifth of a retry; ten a second are free (Finagle's figures), a hundred can be saved up.
+const RETRY_SHARE: f32 = 0.2;
+const RETRY_FLOOR: f32 = 10.0;
+const RETRY_MOST: f32 = 100.0;

@@ -1,0 +1,108 @@
+//! What came of an attempt: the first column of the verdict table.
+
+use std::time::Duration;
+
+use crate::{
+    gate::Told,
+    hint::{Kind, Reading, ScopeHint, WaitSource},
+};
+
+/// What came of one attempt on the wire.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// The server served the request: 2xx, 3xx, complete (V4).
+    Success,
+    /// The server refused it for a limit: the scope pauses.
+    Refused(Refusal),
+    /// 500, 502, 504 and their like, without a hint.
+    Overloaded,
+    /// Denied as unwanted: 403, 451, or a challenge page.
+    Blocked {
+        /// A challenge to be solved by a person.
+        challenge: bool,
+    },
+    /// 401 to credentials of ours.
+    Unauthorised,
+    /// Gone or wrong: other 4xx, 401 without credentials, 5xx that no repetition mends.
+    Rejected,
+    /// No whole answer came.
+    Fault {
+        /// Whether the server may have acted on it (V2).
+        processed: Processed,
+        /// Whether another try can end otherwise; a certificate error is no glitch (V1).
+        passing: bool,
+    },
+}
+
+/// What a refusal said.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Refusal {
+    /// The least wait from receipt; zero when the server's own time is over.
+    pub wait: Option<Duration>,
+    /// Where the wait is from.
+    pub from: Option<WaitSource>,
+    /// What the limit counts, where the server or its documentation names it.
+    pub named: Option<ScopeHint>,
+    /// What kind of limit.
+    pub kind: Kind,
+    /// Whether this request may be sent again after the wait; the server's explicit order, else the kind's rule.
+    pub may_retry: bool,
+}
+
+/// Whether a server may have acted on a request that got no answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Processed {
+    /// Certainly not: it was never sent, or the protocol says so (RFC 9113 section 8.7).
+    No,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Refusal {
+    /// What the gate needs of it.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        let quota_or_block = matches!(self.kind, Kind::Quota | Kind::Blocked);
+        let instruction = self.from == Some(WaitSource::Instruction);
+        Told {
+            wait: self.wait,
+            may_be_one_items: instruction
+                && self.named.is_none_or(|n| n == ScopeHint::Service)
+                && !quota_or_block,
+            overload: self.kind == Kind::Overload,
+        }
+    }
+}
+
+/// Reads an answer that came whole. `credentials` says whether it was asked for with credentials of ours.
+#[must_use]
+pub fn of_response(status: u16, reading: &Reading, credentials: bool) -> Outcome {
+    let refused = || {
+        Outcome::Refused(Refusal {
+            wait: reading.wait,
+            from: reading.wait_from,
+            named: reading.scope_hint,
+            kind: reading.kind,
+            may_retry: reading.should_retry.unwrap_or(true),
+        })
+    };
+    match reading.kind {
+        Kind::Challenge => return Outcome::Blocked { challenge: true },
+        Kind::Auth if status == 401 && credentials => return Outcome::Unauthorised,
+        Kind::Auth | Kind::ProxyAuth => return Outcome::Rejected,
+        _ => {}
+    }
+    match status {
+        429 | 503 | 529 => refused(),
+        // A served response that merely announces an empty budget has no kind; one with a throttling code in its body has.
+        _ if reading.limited && reading.kind != Kind::None => refused(),
+        100..=399 => Outcome::Success,
+        403 | 418 if reading.limited => refused(),
+        403 | 451 => Outcome::Blocked { challenge: false },
+        400..=499 => Outcome::Rejected,
+        // Not implemented, version not supported, loop detected, not extended, captive portal: they stay as they are.
+        501 | 505 | 506 | 508 | 510 | 511 => Outcome::Rejected,
+        _ if reading.limited => refused(),
+        _ => Outcome::Overloaded,
+    }
+}

@@ -1,0 +1,300 @@
+//! What one limit counts: origins, and origins with an account, an endpoint or a group (S1-S3).
+//!
+//! A request belongs to several scopes at once. [`ScopePlan`] says which, from the widest to the narrowest; the first is
+//! the one that an unexplained refusal falls on (S3).
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use crate::hint::ScopeHint;
+
+/// More scopes than this a request cannot have: the run's, and one for each of the combinations of a policy.
+pub const MAX_SCOPES: usize = 6;
+
+/// The canonical name of a scope, as shown to people and as kept by the stores.
+///
+/// Built by [`ScopePlan::scopes`] alone, from parts that are canonical already (S2): an origin has a lower-case host
+/// without trailing dot and always a port, an account is a given name or a keyed hash, never a credential (K1).
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ScopeKey(Arc<str>);
+
+impl ScopeKey {
+    /// A key from its text, as a store has kept it.
+    #[must_use]
+    pub fn from_text(text: &str) -> ScopeKey {
+        ScopeKey(text.into())
+    }
+
+    /// The scope of everything that one run sends: it bears the configured total rate, and no refusal ever falls on it.
+    #[must_use]
+    pub fn run() -> ScopeKey {
+        ScopeKey("run".into())
+    }
+
+    /// The text of the key.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&ScopeKey> for ScopeKey {
+    fn from(key: &ScopeKey) -> ScopeKey {
+        key.clone()
+    }
+}
+
+impl fmt::Display for ScopeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ScopeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScopeKey({})", self.0)
+    }
+}
+
+/// What a request is about, as far as limits can count it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parts<'a> {
+    /// `scheme://host:port`, canonical.
+    pub origin: &'a str,
+    /// The name or keyed hash of whoever the credentials belong to.
+    pub account: Option<&'a str>,
+    /// The name of the path pattern.
+    pub endpoint: Option<&'a str>,
+    /// The name of the group of origins that share one limit.
+    pub group: Option<&'a str>,
+}
+
+/// One combination of parts that a limit counts by, such as `origin+endpoint`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Combination {
+    /// By origin.
+    pub origin: bool,
+    /// By account.
+    pub account: bool,
+    /// By endpoint.
+    pub endpoint: bool,
+    /// By group.
+    pub group: bool,
+}
+
+impl Combination {
+    /// Every request to one origin.
+    pub const ORIGIN: Combination =
+        Combination { origin: true, account: false, endpoint: false, group: false };
+    /// Every request of one account to one origin.
+    pub const ORIGIN_ACCOUNT: Combination = Combination { account: true, ..Combination::ORIGIN };
+    /// Every request to one endpoint of one origin.
+    pub const ORIGIN_ENDPOINT: Combination = Combination { endpoint: true, ..Combination::ORIGIN };
+
+    fn key(&self, parts: &Parts<'_>) -> Option<ScopeKey> {
+        let mut text = String::new();
+        let mut part = |wanted: bool, label: &str, value: Option<&str>| {
+            if wanted {
+                let value = value?;
+                if !text.is_empty() {
+                    text.push(' ');
+                }
+                text.push_str(label);
+                text.push_str(value);
+            }
+            Some(())
+        };
+        part(self.group, "group=", parts.group)?;
+        part(self.origin, "", Some(parts.origin))?;
+        part(self.account, "account=", parts.account)?;
+        part(self.endpoint, "endpoint=", parts.endpoint)?;
+        Some(ScopeKey(text.into()))
+    }
+
+    fn narrowness(&self) -> u8 {
+        // What counts over all origins is wider than an origin; what an origin is split by is narrower.
+        u8::from(self.origin) * 2 + u8::from(self.account) + u8::from(self.endpoint) * 2
+    }
+}
+
+impl fmt::Display for Combination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.group, "group"),
+            (self.origin, "origin"),
+            (self.account, "account"),
+            (self.endpoint, "endpoint"),
+        ];
+        let words: Vec<&str> = words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
+        f.write_str(&words.join("+"))
+    }
+}
+
+/// Why a text is no combination of scopes.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CombinationError {
+    /// A word that names no part.
+    #[error("`{0}` is no part of a scope; use origin, account, endpoint or group, joined by `+`")]
+    Word(String),
+    /// The same part twice, or nothing at all.
+    #[error("a scope names each of origin, account, endpoint and group at most once, and at least one")]
+    Count,
+    /// A path pattern says nothing without its origin.
+    #[error("`endpoint` belongs to an origin: write `origin+endpoint`")]
+    EndpointAlone,
+}
+
+impl FromStr for Combination {
+    type Err = CombinationError;
+
+    fn from_str(text: &str) -> Result<Combination, CombinationError> {
+        let mut c = Combination { origin: false, account: false, endpoint: false, group: false };
+        for word in text.split('+').map(str::trim) {
+            let slot = match word {
+                "origin" => &mut c.origin,
+                "account" => &mut c.account,
+                "endpoint" => &mut c.endpoint,
+                "group" => &mut c.group,
+                "" => return Err(CombinationError::Count),
+                other => return Err(CombinationError::Word(other.chars().take(40).collect())),
+            };
+            if std::mem::replace(slot, true) {
+                return Err(CombinationError::Count);
+            }
+        }
+        if c.endpoint && !c.origin {
+            return Err(CombinationError::EndpointAlone);
+        }
+        Ok(c)
+    }
+}
+
+/// Which scopes a policy lets a request belong to.
+///
+/// ```
+/// use forbear_core::scope::{Parts, ScopePlan};
+/// let plan = ScopePlan::default();
+/// let parts = Parts { origin: "https://api.example:443", account: Some("k1"), ..Parts::default() };
+/// let keys: Vec<String> = plan.scopes(&parts).iter().map(|s| s.key.to_string()).collect();
+/// assert_eq!(keys, ["https://api.example:443", "https://api.example:443 account=k1"]);
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ScopePlan(Vec<Combination>);
+
+/// A scope of a request, with what it counts by.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Its name.
+    pub key: ScopeKey,
+    /// What it counts by; none for the run's own scope.
+    pub by: Option<Combination>,
+}
+
+impl Default for ScopePlan {
+    /// The origin, and the origin with account or endpoint where a request has one.
+    fn default() -> ScopePlan {
+        ScopePlan(vec![Combination::ORIGIN, Combination::ORIGIN_ACCOUNT, Combination::ORIGIN_ENDPOINT])
+    }
+}
+
+impl ScopePlan {
+    /// A plan of these combinations; the origin alone if there are none. At most `MAX_SCOPES - 1` are kept, the widest.
+    #[must_use]
+    pub fn new(mut combinations: Vec<Combination>) -> ScopePlan {
+        combinations.sort_by_key(Combination::narrowness);
+        combinations.dedup();
+        combinations.truncate(MAX_SCOPES - 1);
+        if combinations.is_empty() {
+            combinations.push(Combination::ORIGIN);
+        }
+        ScopePlan(combinations)
+    }
+
+    /// The scopes of a request, widest first, never none: where no combination applies (an account plan, and a request
+    /// without one) it is the origin's.
+    #[must_use]
+    pub fn scopes(&self, parts: &Parts<'_>) -> Vec<Scope> {
+        let mut scopes: Vec<Scope> =
+            self.0.iter().filter_map(|by| Some(Scope { key: by.key(parts)?, by: Some(*by) })).collect();
+        if scopes.is_empty() {
+            scopes.extend(
+                Combination::ORIGIN.key(parts).map(|key| Scope { key, by: Some(Combination::ORIGIN) }),
+            );
+        }
+        scopes
+    }
+}
+
+/// Which of a request's scopes a refusal falls on: the one that the response names, else the widest (S3, B2). The run's
+/// own scope (counted by nothing) is never blamed.
+#[must_use]
+pub fn blamed(scopes: &[Option<Combination>], named: Option<ScopeHint>) -> usize {
+    let widest = scopes.iter().position(Option::is_some).unwrap_or(0);
+    let find =
+        |wanted: fn(&Combination) -> bool| scopes.iter().position(|by| by.as_ref().is_some_and(wanted));
+    match named {
+        Some(ScopeHint::Endpoint) => find(|by| by.endpoint).unwrap_or(widest),
+        Some(ScopeHint::Account) => find(|by| by.account && !by.endpoint).unwrap_or(widest),
+        _ => widest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(plan: &[&str], parts: Parts<'_>) -> Vec<String> {
+        let plan = ScopePlan::new(plan.iter().map(|c| c.parse().unwrap()).collect());
+        plan.scopes(&parts).iter().map(|s| s.key.to_string()).collect()
+    }
+
+    #[test]
+    fn s1_a_request_has_several_scopes_widest_first() {
+        let parts = Parts {
+            origin: "http://a:80",
+            account: Some("k"),
+            endpoint: Some("search"),
+            group: Some("shop"),
+        };
+        for (plan, expected) in [
+            (vec!["origin"], vec!["http://a:80"]),
+            (vec!["origin+endpoint", "origin"], vec!["http://a:80", "http://a:80 endpoint=search"]),
+            (vec!["account"], vec!["account=k"]),
+            (vec!["origin", "group"], vec!["group=shop", "http://a:80"]),
+            (vec!["origin+account+endpoint"], vec!["http://a:80 account=k endpoint=search"]),
+            (vec![], vec!["http://a:80"]),
+        ] {
+            assert_eq!(keys(&plan, parts), expected);
+        }
+        let bare = Parts { origin: "http://a:80", ..Parts::default() };
+        assert_eq!(keys(&["account"], bare), ["http://a:80"], "nobody is without a scope");
+    }
+
+    #[test]
+    fn s3_a_limit_of_unknown_scope_falls_on_the_widest() {
+        let scopes = [
+            None,
+            Some(Combination::ORIGIN),
+            Some(Combination::ORIGIN_ACCOUNT),
+            Some(Combination::ORIGIN_ENDPOINT),
+        ];
+        for (named, expected) in [
+            (None, 1),
+            (Some(ScopeHint::Account), 2),
+            (Some(ScopeHint::Endpoint), 3),
+            (Some(ScopeHint::Global), 1),
+            (Some(ScopeHint::Service), 1),
+        ] {
+            assert_eq!(blamed(&scopes, named), expected, "{named:?}");
+        }
+        assert_eq!(blamed(&[Some(Combination::ORIGIN)], Some(ScopeHint::Endpoint)), 0);
+    }
+
+    #[test]
+    fn s2_combinations_are_read_strictly() {
+        for text in ["", "origin+", "origin+origin", "host", "endpoint", "account+endpoint"] {
+            assert!(text.parse::<Combination>().is_err(), "{text}");
+        }
+        assert_eq!("endpoint + origin".parse::<Combination>().unwrap().to_string(), "origin+endpoint");
+    }
+}

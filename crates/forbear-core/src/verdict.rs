@@ -1,0 +1,156 @@
+//! What becomes of the item: the last column of the verdict table (V1-V3, P6).
+
+use std::time::Duration;
+
+use crate::{
+    hint::Kind,
+    outcome::{Outcome, Processed, Refusal},
+    policy::{ItemPolicy, OnNoHint},
+};
+
+/// What happened to an item so far, and what it is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct History {
+    /// Attempts that count: failures, this one not included.
+    pub failures: u32,
+    /// Refusals in this run, this one not included.
+    pub refusals: u32,
+    /// All requests sent for it before this one.
+    pub tries: u32,
+    /// It may be sent twice: an idempotent method (RFC 9110 section 9.2.2), an idempotency key, or `idempotent: true`.
+    pub idempotent: bool,
+}
+
+/// What to do next with the item.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use = "an item that nobody acts on is lost"]
+pub enum Verdict {
+    /// Its result is final.
+    Done,
+    /// Once more after this delay, as soon as the scope admits it.
+    Retry {
+        /// The least wait.
+        after: Duration,
+    },
+    /// Kept in hand until the scope opens (P6), and at least for the told time.
+    Hold {
+        /// The told wait; zero where none was told.
+        told: Duration,
+    },
+    /// Put back for at least this long.
+    Park {
+        /// The told wait, with pad and chance.
+        wait: Duration,
+        /// The told wait as it was: what "due" is counted from (X2).
+        told: Duration,
+    },
+    /// Put back until the next run: it was refused too often in this one, or its quota says no time.
+    ParkForNextRun,
+    /// Put back until its account has new credentials.
+    ParkForCredentials,
+    /// Its result is final, and no success.
+    Fail(FailReason),
+    /// Nobody knows whether it was done, and doing it twice may do harm.
+    Unknown,
+}
+
+/// Why an item failed for good.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FailReason {
+    /// As many failures as it may have.
+    Attempts,
+    /// The answer will not change.
+    Answer,
+    /// The server said not to try again.
+    ToldNotTo,
+    /// Denied as unwanted.
+    Blocked,
+    /// The credentials were refused.
+    Unauthorised,
+    /// A fault that does not pass, such as a certificate.
+    Permanent,
+}
+
+impl FailReason {
+    /// The words for a record's `reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailReason::Attempts => "out of attempts",
+            FailReason::Answer => "the answer is final",
+            FailReason::ToldNotTo => "the server said not to retry",
+            FailReason::Blocked => "blocked",
+            FailReason::Unauthorised => "credentials refused",
+            FailReason::Permanent => "the fault does not pass",
+        }
+    }
+}
+
+/// Decides. `retry_granted` is the scope's budget for retries after faults (V3), `roll` in `[0, 1)` is for jitter.
+pub fn verdict(
+    outcome: &Outcome,
+    history: &History,
+    policy: &ItemPolicy,
+    retry_granted: bool,
+    roll: f64,
+) -> Verdict {
+    match outcome {
+        Outcome::Success => Verdict::Done,
+        Outcome::Refused(refusal) => after_refusal(refusal, history, policy, roll),
+        Outcome::Overloaded => after_failure(history, policy, retry_granted, roll),
+        Outcome::Blocked { .. } => Verdict::Fail(FailReason::Blocked),
+        Outcome::Unauthorised => Verdict::Fail(FailReason::Unauthorised),
+        Outcome::Rejected => Verdict::Fail(FailReason::Answer),
+        Outcome::Fault { passing: false, .. } => Verdict::Fail(FailReason::Permanent),
+        Outcome::Fault { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
+        Outcome::Fault { .. } => after_failure(history, policy, retry_granted, roll),
+    }
+}
+
+fn after_refusal(refusal: &Refusal, history: &History, policy: &ItemPolicy, roll: f64) -> Verdict {
+    let told = refusal.wait.unwrap_or(Duration::ZERO);
+    if !refusal.may_retry {
+        // A used-up quota comes back some day; an order not to retry, or a block, does not.
+        return if refusal.kind == Kind::Quota {
+            Verdict::ParkForNextRun
+        } else {
+            Verdict::Fail(FailReason::ToldNotTo)
+        };
+    }
+    let park = |wait: Duration| Verdict::Park {
+        wait: wait
+            + policy.pad.over(wait)
+            + wait.min(LONGEST_SPREAD).mul_f64((policy.jitter * roll).clamp(0.0, 10.0)),
+        told: wait,
+    };
+    // The told time is compared, before pad and jitter (P6), and a long one is told to the item even on its last refusal.
+    if told > policy.hold_max {
+        return park(told.min(LONGEST));
+    }
+    if history.refusals + 1 > policy.refusals_max {
+        return Verdict::ParkForNextRun;
+    }
+    if told.is_zero() && policy.on_no_hint == OnNoHint::Park {
+        let wait = policy.backoff.delay(history.refusals, roll);
+        return Verdict::Park { wait, told: wait };
+    }
+    Verdict::Hold { told }
+}
+
+fn after_failure(history: &History, policy: &ItemPolicy, retry_granted: bool, roll: f64) -> Verdict {
+    if history.failures + 1 >= policy.max_attempts {
+        return Verdict::Fail(FailReason::Attempts);
+    }
+    let wait = policy.backoff.delay(history.failures, roll);
+    if retry_granted {
+        return Verdict::Retry { after: wait };
+    }
+    // V3: over the budget items park, and come back when the storm is over.
+    let wait = policy.backoff.cap().max(wait);
+    Verdict::Park { wait, told: wait }
+}
+
+/// A longer wait than a century is told as a century: a moment that every clock and every file can hold.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// Chance adds to at most a week of a wait.
+const LONGEST_SPREAD: Duration = Duration::from_secs(7 * 86_400);

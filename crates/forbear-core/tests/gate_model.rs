@@ -1,0 +1,458 @@
+//! The gate against a model of two variables: until when it must be shut, and who probes.
+
+use std::time::Duration;
+
+use forbear_core::{
+    gate::{Budget, Cause, Change, Check, Fence, Gate, Sent, Told},
+    policy::ScopePolicy,
+    time::Timestamp,
+};
+use proptest::prelude::*;
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+
+fn exact() -> ScopePolicy {
+    let pad = forbear_core::policy::Pad { factor: 1.0, fixed: Duration::ZERO };
+    ScopePolicy { jitter: 0.0, pad, ..ScopePolicy::default() }
+}
+
+fn start() -> Timestamp {
+    Timestamp::from_secs(1_700_000_000)
+}
+
+/// A gate that has let `n` requests start at the same moment.
+fn with_in_flight(policy: &ScopePolicy, n: u32, now: Timestamp) -> (Gate, Vec<Sent>) {
+    let mut gate = Gate::new(&ScopePolicy { concurrency_start: n, ..policy.clone() });
+    let sent = (0..n).map(|_| gate.take(policy, now, 1)).collect();
+    (gate, sent)
+}
+
+fn wait_of(gate: &Gate, policy: &ScopePolicy, now: Timestamp) -> Option<Duration> {
+    match gate.check(policy, now, 1) {
+        Check::Wait { until, .. } => Some(until.since(now)),
+        _ => None,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Wait(u64),
+    Start,
+    Succeed(usize),
+    Refuse(usize, Option<u64>),
+    NoAnswer(usize),
+    Cancel(usize),
+    Overload(usize),
+    Budget(usize, u32, u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let who = 0usize..64;
+    prop_oneof![
+        4 => (0u64..40_000).prop_map(Op::Wait),
+        6 => Just(Op::Start),
+        3 => who.clone().prop_map(Op::Succeed),
+        3 => (who.clone(), prop::option::of(0u64..200)).prop_map(|(i, w)| Op::Refuse(i, w)),
+        1 => who.clone().prop_map(Op::NoAnswer),
+        1 => who.clone().prop_map(Op::Cancel),
+        1 => who.clone().prop_map(Op::Overload),
+        1 => (who, 0u32..3, 1u64..100).prop_map(|(i, left, s)| Op::Budget(i, left, s)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// P1, P2, B1: nothing starts before the latest told deadline, one live probe at most, only its success opens, and
+    /// whatever happens the gate lets something through again.
+    #[test]
+    fn p1_p2_b1_model(ops in prop::collection::vec(op(), 1..200)) {
+        let policy = exact();
+        let mut gate = Gate::new(&policy);
+        let (mut now, mut wire) = (start(), Vec::<Sent>::new());
+        let (mut must_wait, mut probe): (Timestamp, Option<(Fence, Timestamp)>) = (Timestamp::ZERO, None);
+        for op in ops {
+            let mut take_off = |i: usize| if wire.is_empty() { None } else { Some(wire.swap_remove(i % wire.len())) };
+            match op {
+                Op::Wait(ms) => now = now.plus(MS * ms as u32),
+                Op::Start => match gate.check(&policy, now, 1) {
+                    check @ (Check::Admit | Check::Probe) => {
+                        prop_assert!(now >= must_wait, "started {:?} early", must_wait.since(now));
+                        let sent = gate.take(&policy, now, 1);
+                        prop_assert_eq!(sent.fence.is_probe(), check == Check::Probe);
+                        if check == Check::Probe {
+                            prop_assert!(probe.is_none_or(|(_, until)| until <= now), "two live probes");
+                            probe = Some((sent.fence, now.plus(policy.probe_lease)));
+                        }
+                        wire.push(sent);
+                    }
+                    Check::Wait { until, .. } => prop_assert!(until > now, "a wait for the past"),
+                    Check::Full => prop_assert!(!wire.is_empty(), "full with nothing on the wire"),
+                },
+                Op::Succeed(i) => if let Some(sent) = take_off(i) {
+                    let change = gate.succeeded(&policy, sent, now);
+                    let holder = probe.is_some_and(|(fence, _)| fence == sent.fence);
+                    prop_assert!(change != Change::Reopened || holder, "opened by somebody else");
+                    if holder { probe = None; }
+                },
+                Op::Refuse(i, told) => if let Some(sent) = take_off(i) {
+                    let wait = told.map(Duration::from_secs);
+                    let _ = gate.refused(&policy, sent, Told { wait, ..Told::nothing() }, now, 0.5);
+                    must_wait = must_wait.max(now.plus(wait.unwrap_or_default()));
+                    if probe.is_some_and(|(fence, _)| fence == sent.fence) { probe = None; }
+                },
+                Op::NoAnswer(i) | Op::Cancel(i) | Op::Overload(i) => if let Some(sent) = take_off(i) {
+                    let _ = match op {
+                        Op::NoAnswer(_) => gate.unanswered(&policy, sent, now),
+                        Op::Cancel(_) => gate.give_back(sent),
+                        _ => gate.overloaded(&policy, sent, now, 0.5),
+                    };
+                    if probe.is_some_and(|(fence, _)| fence == sent.fence) { probe = None; }
+                },
+                Op::Budget(i, left, s) => if let Some(sent) = take_off(i) {
+                    let closes = left == 0 && sent.at > Timestamp::ZERO;
+                    let _ = gate.succeeded(&policy, sent, now);
+                    let budget = Budget { left: Some(left), resets_in: Some(S * s as u32), rate: None };
+                    let change = gate.budget(&policy, sent, budget, now, 0.0);
+                    if closes && change != Change::None { must_wait = must_wait.max(now.plus(S * s as u32)); }
+                    if probe.is_some_and(|(fence, _)| fence == sent.fence) { probe = None; }
+                },
+            }
+            prop_assert_eq!(gate.in_flight() as usize, wire.len());
+            prop_assert!(gate.pause_at(now).is_none_or(|(until, _)| until >= must_wait.min(until)));
+        }
+        // Liveness: with everything back, asking at each told moment gets somebody through.
+        for sent in wire.drain(..) { let _ = gate.give_back(sent); }
+        for _ in 0..8 {
+            match gate.check(&policy, now, 1) {
+                Check::Wait { until, .. } => now = until,
+                Check::Admit | Check::Probe => return Ok(()),
+                Check::Full => prop_assert!(false, "full with nothing on the wire"),
+            }
+        }
+        prop_assert!(false, "never lets anything through again");
+    }
+}
+
+#[test]
+fn p3_burst_in_flight_is_one_incident() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 30, t);
+    let at = t.plus(50 * MS);
+    let changes: Vec<Change> =
+        sent.iter().map(|s| gate.refused(&policy, *s, Told::nothing(), at, 0.9)).collect();
+    assert_eq!(changes.iter().filter(|c| **c == Change::Closed { incident: true }).count(), 1);
+    assert_eq!(gate.incidents(), 1);
+    assert_eq!(wait_of(&gate, &policy, at), Some(S), "the level is still the first");
+}
+
+#[test]
+fn p3_a_straggler_extends_but_neither_raises_nor_ends_the_ramp() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 3, t);
+    let _ = gate.refused(&policy, sent[0], Told::wait(2 * S), t.plus(MS), 0.0);
+    let probe_at = t.plus(3 * S);
+    let probe = gate.take(&policy, probe_at, 1);
+    assert_eq!(gate.succeeded(&policy, probe, probe_at.plus(MS)), Change::Reopened);
+    let rate = gate.learned_rate();
+    assert_eq!(gate.refused(&policy, sent[1], Told::nothing(), probe_at.plus(2 * MS), 0.0), Change::None);
+    assert_eq!(gate.state(probe_at.plus(3 * MS)), "ramping");
+    let late = probe_at.plus(4 * MS);
+    assert_eq!(
+        gate.refused(&policy, sent[2], Told::wait(5 * S), late, 0.0),
+        Change::Closed { incident: false }
+    );
+    assert_eq!((gate.incidents(), wait_of(&gate, &policy, late)), (1, Some(5 * S)));
+    let probe = gate.take(&policy, late.plus(5 * S), 1);
+    assert_eq!(gate.succeeded(&policy, probe, late.plus(6 * S)), Change::Reopened);
+    assert_eq!(gate.learned_rate(), rate, "the way back goes on where it was");
+}
+
+#[test]
+fn p1_pad_and_jitter_only_add() {
+    let policy = ScopePolicy { jitter: 0.5, ..ScopePolicy::default() };
+    for roll in [0.0, 0.5, 0.999] {
+        let (mut gate, sent) = with_in_flight(&policy, 1, start());
+        let _ = gate.refused(&policy, sent[0], Told::wait(10 * S), start(), roll);
+        let wait = wait_of(&gate, &policy, start()).unwrap();
+        assert!(wait >= 10 * S + policy.pad.fixed && wait <= 15 * S + policy.pad.fixed, "{wait:?}");
+    }
+}
+
+#[test]
+fn p2_a_shorter_hint_or_a_late_success_shortens_nothing() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 4, t);
+    let _ = gate.refused(&policy, sent[0], Told::wait(20 * S), t, 0.0);
+    let _ = gate.refused(&policy, sent[1], Told::wait(S), t, 0.0);
+    let _ = gate.succeeded(&policy, sent[2], t.plus(S));
+    let _ = gate.refused(&policy, sent[3], Told::wait(Duration::ZERO), t.plus(S), 0.0);
+    assert_eq!(wait_of(&gate, &policy, t.plus(S)), Some(19 * S));
+    let kept = gate.snapshot();
+    let back = Gate::restore(&policy, &kept, t.plus(2 * S));
+    assert_eq!(wait_of(&back, &policy, t.plus(2 * S)), Some(18 * S), "nor does a restart");
+}
+
+#[test]
+fn p4_no_usable_hint_backs_off_and_is_forgiven() {
+    let (policy, mut now) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        let (Check::Admit | Check::Probe) = gate.check(&policy, now, 1) else { panic!("shut at {now:?}") };
+        let sent = gate.take(&policy, now, 1);
+        let _ = gate.refused(&policy, sent, Told::wait(Duration::ZERO), now, 0.999);
+        let wait = wait_of(&gate, &policy, now).unwrap();
+        waits.push(wait.as_secs_f64().round());
+        now = now.plus(wait);
+    }
+    assert_eq!(waits, [1.0, 2.0, 4.0, 8.0, 16.0]);
+    let probe = gate.take(&policy, now, 1);
+    let _ = gate.succeeded(&policy, probe, now);
+    now = now.plus(700 * S);
+    let sent = gate.take(&policy, now, 1);
+    let _ = gate.refused(&policy, sent, Told::nothing(), now, 0.999);
+    assert_eq!(wait_of(&gate, &policy, now), Some(S));
+}
+
+#[test]
+fn b3_refused_probes_raise_the_cap_up_to_pause_cap() {
+    let (policy, mut now) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let mut longest = Duration::ZERO;
+    for _ in 0..20 {
+        let sent = gate.take(&policy, now, 1);
+        let _ = gate.refused(&policy, sent, Told::nothing(), now, 0.999);
+        let wait = wait_of(&gate, &policy, now).unwrap();
+        longest = longest.max(wait);
+        now = now.plus(wait);
+    }
+    assert!(longest > 4 * policy.backoff.cap() && longest <= policy.pause_cap, "{longest:?}");
+}
+
+#[test]
+fn p7_one_other_item_tests_a_wait_over_the_cap_once() {
+    let (policy, t) = (exact(), start());
+    let long = Told { wait: Some(3000 * S), may_be_one_items: true, overload: false };
+    for admitted in [true, false] {
+        let (mut gate, sent) = with_in_flight(&policy, 1, t);
+        let _ = gate.refused(&policy, sent[0], long, t, 0.5);
+        assert_eq!(wait_of(&gate, &policy, t), Some(S), "not before P4's own pause");
+        let now = t.plus(S);
+        assert_eq!(gate.check(&policy, now, 1), Check::Probe);
+        let probe = gate.take(&policy, now, 1);
+        if admitted {
+            assert_eq!(gate.succeeded(&policy, probe, now), Change::Reopened);
+            assert_eq!(gate.pause_at(now), None, "the limit was that item's");
+        } else {
+            let _ = gate.refused(&policy, probe, long, now, 0.5);
+            let left = wait_of(&gate, &policy, now).unwrap();
+            assert!(left >= 2999 * S, "shut for the full time, and no second test: {left:?}");
+        }
+    }
+}
+
+#[test]
+fn p7_is_not_for_budgets_quotas_and_named_scopes() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.refused(&policy, sent[0], Told::wait(3000 * S), t, 0.5);
+    assert_eq!(wait_of(&gate, &policy, t), Some(3000 * S));
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.succeeded(&policy, sent[0], t);
+    let _ = gate.budget(
+        &policy,
+        sent[0],
+        Budget { left: Some(0), resets_in: Some(3000 * S), rate: None },
+        t,
+        0.0,
+    );
+    assert_eq!(wait_of(&gate, &policy, t), Some(3000 * S));
+}
+
+#[test]
+fn h4_an_empty_budget_closes_before_anything_is_refused() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.succeeded(&policy, sent[0], t.plus(MS));
+    let budget = Budget { left: Some(0), resets_in: Some(7 * S), rate: Some(2.0) };
+    let change = gate.budget(&policy, sent[0], budget, t.plus(MS), 0.0);
+    assert_eq!(change, Change::Closed { incident: false });
+    assert_eq!(wait_of(&gate, &policy, t.plus(MS)), Some(7 * S));
+    assert_eq!(gate.incidents(), 0);
+    let probe_at = t.plus(8 * S);
+    let probe = gate.take(&policy, probe_at, 1);
+    let _ = gate.succeeded(&policy, probe, probe_at);
+    let rate = gate.learned_rate().unwrap();
+    assert!((1.8..2.0).contains(&rate), "slots at just under the stated pace: {rate}");
+}
+
+#[test]
+fn l1_what_is_left_of_a_budget_bounds_what_is_sent() {
+    let policy = exact();
+    let mut gate = Gate::new(&ScopePolicy { concurrency_start: 64, ..policy.clone() });
+    let t = start();
+    let first = gate.take(&policy, t, 1);
+    let _ = gate.succeeded(&policy, first, t);
+    let _ =
+        gate.budget(&policy, first, Budget { left: Some(5), resets_in: Some(60 * S), rate: None }, t, 0.0);
+    let mut started = 0;
+    while gate.check(&policy, t.plus(MS), 1) == Check::Admit {
+        let _ = gate.take(&policy, t.plus(MS), 1);
+        started += 1;
+    }
+    assert_eq!(started, 5);
+    assert_eq!(gate.check(&policy, t.plus(MS), 1), Check::Full, "the answers will say what is left");
+}
+
+#[test]
+fn b1_a_probes_lease_ends_unless_renewed_and_a_late_answer_opens_nothing() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.refused(&policy, sent[0], Told::wait(S), t, 0.0);
+    let first = gate.take(&policy, t.plus(S), 1);
+    assert_eq!(wait_of(&gate, &policy, t.plus(2 * S)), Some(14 * S));
+    assert!(gate.renew(&policy, first.fence, t.plus(10 * S)));
+    assert_eq!(wait_of(&gate, &policy, t.plus(20 * S)), Some(5 * S));
+    // The cap is one at a time after a pause, and the first is still on the wire: the lost one gives its place back.
+    let mut lost = gate.clone();
+    let _ = lost.give_back(Sent { fence: Fence::NONE, ..first });
+    assert_eq!(lost.check(&policy, t.plus(26 * S), 1), Check::Probe);
+    let second = lost.take(&policy, t.plus(26 * S), 1);
+    assert!(!lost.renew(&policy, first.fence, t.plus(26 * S)), "the lease is another's");
+    assert_ne!(lost.succeeded(&policy, first, t.plus(27 * S)), Change::Reopened);
+    assert_eq!(lost.succeeded(&policy, second, t.plus(27 * S)), Change::Reopened);
+}
+
+#[test]
+fn b3_no_answer_is_no_reopening_and_the_next_probe_is_soon() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.refused(&policy, sent[0], Told::wait(S), t, 0.0);
+    let probe = gate.take(&policy, t.plus(S), 1);
+    assert_eq!(gate.unanswered(&policy, probe, t.plus(2 * S)), Change::ProbeFree);
+    assert_eq!(wait_of(&gate, &policy, t.plus(2 * S)), Some(S));
+    assert_eq!(gate.check(&policy, t.plus(3 * S), 1), Check::Probe);
+}
+
+#[test]
+fn b4_no_two_starts_of_a_reopened_scope_share_a_moment() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 8, t);
+    for s in &sent {
+        let _ = gate.refused(&policy, *s, Told::wait(2 * S), t.plus(MS), 0.0);
+    }
+    let mut now = t.plus(3 * S);
+    let mut starts = Vec::new();
+    while starts.len() < 40 {
+        match gate.check(&policy, now, 1) {
+            Check::Admit | Check::Probe => {
+                let s = gate.take(&policy, now, 1);
+                starts.push(now);
+                let _ = gate.succeeded(&policy, s, now.plus(MS));
+            }
+            Check::Wait { until, .. } => now = until,
+            Check::Full => now = now.plus(MS),
+        }
+    }
+    let gaps: Vec<Duration> = starts.windows(2).map(|w| w[1].since(w[0])).collect();
+    assert!(gaps.iter().all(|gap| *gap > MS), "{gaps:?}");
+    assert!(gaps[0] >= 400 * MS && gaps[39 - 1] < gaps[0], "it starts small and grows");
+}
+
+#[test]
+fn b4_overload_comes_back_from_a_tenth() {
+    let (policy, t) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let mut now = t;
+    for _ in 0..200 {
+        let s = gate.take(&policy, now, 1);
+        now = now.plus(10 * MS);
+        let _ = gate.succeeded(&policy, s, now);
+    }
+    let s = gate.take(&policy, now, 1);
+    let _ = gate.refused(&policy, s, Told { overload: true, ..Told::nothing() }, now, 0.0);
+    now = now.plus(2 * S);
+    let probe = gate.take(&policy, now, 1);
+    let _ = gate.succeeded(&policy, probe, now);
+    let rate = gate.learned_rate().unwrap();
+    assert!((8.0..12.0).contains(&rate), "a tenth of 100/s: {rate}");
+    now = now.plus(12 * S);
+    let _ = gate.take(&policy, now, 1);
+    assert_eq!(gate.learned_rate(), None, "all of it after 10 s");
+}
+
+#[test]
+fn l1_a_refusal_without_a_hint_halves_the_pace() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    let _ = gate.refused(&policy, sent[0], Told::nothing(), t, 0.0);
+    let probe = gate.take(&policy, t.plus(S), 1);
+    let _ = gate.succeeded(&policy, probe, t.plus(S));
+    let before = gate.learned_rate().unwrap();
+    let mut now = t.plus(2 * S);
+    let s = gate.take(&policy, now, 1);
+    let _ = gate.refused(&policy, s, Told::nothing(), now, 0.0);
+    now = now.plus(5 * S);
+    let probe = gate.take(&policy, now, 1);
+    let _ = gate.succeeded(&policy, probe, now);
+    assert!((gate.learned_rate().unwrap() - before / 2.0).abs() < 0.01);
+}
+
+#[test]
+fn x1_the_circuit_is_a_pause_and_its_end_a_probe() {
+    let (policy, mut now) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let mut tripped = None;
+    for i in 0..40 {
+        let s = gate.take(&policy, now, 1);
+        let _ = gate.refused(&policy, s, Told::nothing(), now, 0.0);
+        if gate.state(now) == "tripped" {
+            tripped = Some(i + 1);
+            break;
+        }
+        now = now.plus(wait_of(&gate, &policy, now).unwrap());
+    }
+    assert_eq!(tripped, Some(25));
+    assert_eq!(wait_of(&gate, &policy, now), Some(600 * S));
+    assert_eq!(gate.check(&policy, now.plus(600 * S), 1), Check::Probe);
+}
+
+#[test]
+fn v3_retries_after_faults_have_a_budget() {
+    let (policy, t) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let _ = gate.take_retry(t);
+    let granted = (0..1000).filter(|_| gate.take_retry(t)).count();
+    assert!(granted <= 100, "a floor, not a flood: {granted}");
+    (0..50).for_each(|_| gate.first_try());
+    let paid = (0..1000).filter(|_| gate.take_retry(t)).count();
+    assert!((9..=10).contains(&paid), "a fifth of the first tries: {paid}");
+}
+
+#[test]
+fn credentials_refused_for_two_items_stop_the_account() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 4, t);
+    assert_eq!(gate.unauthorised(&policy, sent[0], 1, t), Change::None);
+    assert_eq!(gate.unauthorised(&policy, sent[1], 1, t), Change::None, "the same item again");
+    let _ = gate.succeeded(&policy, sent[2], t);
+    let s = gate.take(&policy, t.plus(S), 1);
+    assert_eq!(gate.unauthorised(&policy, s, 2, t.plus(S)), Change::None, "a success was between");
+    assert_eq!(gate.unauthorised(&policy, sent[3], 3, t.plus(S)), Change::Closed { incident: true });
+    assert_eq!(gate.pause_at(t.plus(2 * S)), Some((Timestamp::MAX, Cause::Credentials)));
+}
+
+#[test]
+fn blocked_pages_are_the_pages_until_there_are_five_in_a_row() {
+    let (policy, t) = (exact(), start());
+    let (mut gate, sent) = with_in_flight(&policy, 6, t);
+    for (i, s) in sent[..5].iter().enumerate() {
+        let change = gate.blocked(&policy, *s, false, t, 0.0);
+        assert_eq!(change != Change::None, i == 4, "{i}");
+    }
+    assert_eq!(wait_of(&gate, &policy, t), Some(300 * S));
+    let (mut gate, sent) = with_in_flight(&policy, 1, t);
+    assert_ne!(gate.blocked(&policy, sent[0], true, t, 0.0), Change::None, "a challenge is about us");
+}
