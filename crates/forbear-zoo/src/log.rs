@@ -29,12 +29,17 @@ pub struct Hit {
     pub told: Option<Duration>,
     /// When the limiter would truly have admitted it.
     pub wait: Option<Duration>,
-    /// Requests unanswered at its arrival, without itself.
+    /// Requests in flight at its arrival, without itself.
     pub in_flight: u32,
     /// When the answer was handed to the connection: no client has read any of it before.
     pub answered: Option<Duration>,
+    /// When the last byte of the answer was handed to the connection, or the connection ended: no client has seen the end of
+    /// it before. Until then the request counts as in flight.
+    pub finished: Option<Duration>,
     /// When the last byte of the answer had been written, or the connection had ended.
     pub sent: Option<Duration>,
+    /// Whether the answer was written to its last byte: neither cut short on purpose nor by a client that had left.
+    pub delivered: bool,
     /// The counters that it fell under.
     pub scopes: Vec<ScopeId>,
     /// The counter that refused it.
@@ -49,14 +54,14 @@ impl Hit {
         Some(self.answered?.saturating_add(self.told?))
     }
 
-    /// Whether it is the refusal of a told wait.
+    /// Whether it is a refusal that told a wait to somebody.
     fn pauses(&self) -> bool {
-        self.verdict == Verdict::Refused && self.told.is_some_and(|told| !told.is_zero())
+        self.verdict == Verdict::Refused && self.delivered && self.told.is_some_and(|told| !told.is_zero())
     }
 
-    /// Whether it was unanswered at `time`.
+    /// Whether it was in flight at `time`.
     fn in_flight_at(&self, time: Duration) -> bool {
-        self.at <= time && self.sent.is_none_or(|sent| time < sent)
+        self.at <= time && self.finished.is_none_or(|finished| time < finished)
     }
 }
 
@@ -93,8 +98,7 @@ pub struct Probe<'a> {
     pub pause: Pause,
     /// How long after the pause it arrived.
     pub late: Duration,
-    /// How many other requests of the scope were unanswered when it arrived, or arrived before its answer had been sent.
-    /// Zero if it was truly alone.
+    /// How many other requests of the scope were in flight when it arrived, or arrived while it was. Zero if it was alone.
     pub company: usize,
 }
 
@@ -127,7 +131,7 @@ impl Log {
         self.dropped
     }
 
-    /// Hits that were let through and answered whole.
+    /// Hits that were let through; whether the client waited for the answer is in [`Hit::delivered`].
     pub fn served(&self) -> impl Iterator<Item = &Hit> {
         self.hits.iter().filter(|hit| hit.verdict == Verdict::Served)
     }
@@ -149,9 +153,9 @@ impl Log {
 
     /// Requests that arrived in a told pause and should have known of it.
     ///
-    /// That is: the request fell under the scope of an earlier refusal which told a wait; that refusal had been fully sent for
-    /// more than `grace` (so it was not on the wire already); and its told time, counted from when it was handed to the
-    /// connection, had not ended. One request counts once, with the refusal that leaves the most time.
+    /// That is: the request fell under the scope of an earlier refusal which told a wait; that refusal had been delivered, and
+    /// fully sent for more than `grace` (what was on the wire already is nobody's fault); and its told time, counted from when
+    /// it was handed to the connection, had not ended. One request counts once, with the refusal that leaves the most time.
     ///
     /// A single probe that another URL's very long wait allows is counted here as well; tell it by `refusal.told`.
     #[must_use]
@@ -163,7 +167,7 @@ impl Log {
     /// that it told.
     #[must_use]
     pub fn sent_past_empty_budget(&self, grace: Duration) -> Vec<Intrusion<'_>> {
-        let tells = |hit: &Hit| hit.verdict == Verdict::Served && hit.told.is_some();
+        let tells = |hit: &Hit| hit.verdict == Verdict::Served && hit.delivered && hit.told.is_some();
         self.intrusions(grace, tells, |hit| hit.scopes.clone())
     }
 
@@ -255,7 +259,7 @@ impl Log {
         peak(self.hits.iter(), window)
     }
 
-    /// The most requests unanswered at once.
+    /// The most requests in flight at once.
     #[must_use]
     pub fn max_in_flight(&self) -> u32 {
         self.hits.iter().map(|hit| hit.in_flight + 1).max().unwrap_or(0)
@@ -333,7 +337,9 @@ mod tests {
             wait: None,
             in_flight: 0,
             answered: Some(ms(at + 90)),
+            finished: Some(ms(at + 90)),
             sent: Some(ms(at + 100)),
+            delivered: true,
             scopes: vec![ScopeId(1)],
             refused_by: None,
         }
@@ -373,6 +379,9 @@ mod tests {
         silent.told = None;
         let log = Log::from_hits(vec![silent, hit(200)]);
         assert!(log.sent_into_pause(Duration::ZERO).is_empty() && log.pauses().is_empty());
+        let unread = Hit { delivered: false, ..refused(0, 1_000) };
+        let log = Log::from_hits(vec![unread, hit(200)]);
+        assert!(log.sent_into_pause(Duration::ZERO).is_empty() && log.pauses().is_empty());
     }
 
     #[test]
@@ -399,7 +408,7 @@ mod tests {
             (vec![], 0),
             (vec![hit(1_250)], 0),             // after its answer
             (vec![hit(1_150)], 1),             // before its answer
-            (vec![hit(1_100), hit(1_199)], 2), // at the same moment, and in the last one
+            (vec![hit(1_100), hit(1_189)], 2), // at the same moment, and in the last one
         ] {
             let mut hits = vec![refused(0, 1_000), hit(1_100)];
             hits.extend(others);
@@ -409,7 +418,7 @@ mod tests {
             assert_eq!((probes[0].late, probes[0].company), (ms(10), company));
         }
         let mut straggler = hit(500);
-        straggler.sent = Some(ms(1_150));
+        straggler.finished = Some(ms(1_150));
         assert_eq!(Log::from_hits(vec![refused(0, 1_000), straggler, hit(1_100)]).probes()[0].company, 1);
         assert!(Log::from_hits(vec![refused(0, 1_000), hit(500)]).probes().is_empty(), "nothing came after");
     }

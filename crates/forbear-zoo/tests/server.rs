@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use forbear_zoo::{Answer, Facts, Fault, Hint, Rate, Server, ServerOptions, Spec, Verdict};
+use forbear_zoo::naive::{self, NaiveOptions, Retry};
+use forbear_zoo::{Account, Answer, Facts, Fault, Hint, Rate, Server, ServerOptions, Spec, Verdict};
 
 /// One request on a connection of its own; all the bytes that came back, and how it ended.
 fn ask(addr: SocketAddr, head: &str) -> (String, std::io::Result<()>) {
@@ -78,4 +79,164 @@ async fn faults_are_seen_on_the_wire() {
     assert_eq!(log.faults().count(), 3);
     assert!(log.hits().iter().all(|hit| hit.sent.is_some()), "{log:?}");
     assert_eq!(log.hits()[0].verdict, Verdict::Fault(Fault::Reset));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_knows_accounts_methods_and_connections() {
+    let server = Server::start(Spec::open(), ServerOptions::default()).await.unwrap();
+    let addr = server.addr();
+    let text = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        for _ in 0..2 {
+            write!(
+                stream,
+                "POST /x HTTP/1.1\r\nHost: zoo\r\nAuthorization: Bearer a\r\nContent-Length: 3\r\n\r\nabc"
+            )
+            .unwrap();
+        }
+        write!(stream, "GET / HTTP/1.1\r\nHost: zoo\r\nX-Api-Key: k\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    })
+    .await
+    .unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 3, "{text}");
+    let log = server.stop().await;
+    let seen: Vec<_> = log.hits().iter().map(|hit| (hit.method.as_str(), hit.account)).collect();
+    let [bearer, key] = ["Bearer a", "k"].map(|credential| Some(Account::of(credential)));
+    assert_eq!(seen, [("POST", bearer), ("POST", bearer), ("GET", key)]);
+    assert_eq!((log.connections(), log.distinct_paths(), log.max_in_flight()), (1, 2, 1));
+    assert!(log.hits().iter().all(|hit| hit.delivered && hit.finished <= hit.sent));
+    assert!(!format!("{log:?}").contains("Bearer"), "no credential stays in the log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_keeps_to_the_cap_is_never_refused() {
+    let spec = Spec::concurrency(4).hint(Hint::Seconds);
+    let options =
+        ServerOptions { latency: Duration::from_millis(1), body_size: 20_000, ..ServerOptions::default() };
+    let server = Server::start(spec, options).await.unwrap();
+    let paths = (0..400).map(|n| format!("/{n}")).collect();
+    let report =
+        naive::run(server.addr(), paths, NaiveOptions { workers: 4, ..NaiveOptions::default() }).await;
+    assert_eq!((report.done, report.refused, report.faults, report.sent), (400, 0, 0, 400));
+    let log = server.stop().await;
+    assert!(log.max_in_flight() <= 4);
+    assert_eq!((log.hits().len(), log.distinct_paths()), (400, 400));
+    assert!(log.hits().iter().all(|hit| hit.delivered));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p1_naive_workers_send_into_the_pause_of_others() {
+    let spec: Spec = "fixed-window:limit=20/2s,phase=first-request,hint=seconds".parse().unwrap();
+    let server = Server::start(spec, ServerOptions::default()).await.unwrap();
+    let options = NaiveOptions {
+        workers: 8,
+        retry: Retry::Every(Duration::from_millis(100)),
+        ..NaiveOptions::default()
+    };
+    let report = naive::run(server.addr(), (0..40).map(|n| format!("/{n}")).collect(), options).await;
+    let counts = server.counts();
+    let log = server.stop().await;
+    assert_eq!((report.done, report.failed, report.faults), (40, 0, 0));
+    assert_eq!((counts.hits, counts.served, counts.refused), (report.sent, 40, report.refused));
+    assert_eq!(log.refused().count() as u64, report.refused);
+    // Eight workers knock about every 100 ms for some two seconds.
+    assert!(log.sent_into_pause(Duration::from_millis(20)).len() > 8);
+    assert!(!log.pauses().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_alone_that_obeys_never_sends_into_a_pause() {
+    let spec: Spec = "token-bucket:rate=20/s,burst=5,hint=seconds".parse().unwrap();
+    let server = Server::start(spec, ServerOptions::default()).await.unwrap();
+    let retry = Retry::AsTold { otherwise: Duration::from_secs(30) };
+    let options = NaiveOptions { workers: 1, retry, ..NaiveOptions::default() };
+    let report = naive::run(server.addr(), (0..15).map(|n| format!("/{n}")).collect(), options).await;
+    let log = server.stop().await;
+    assert_eq!((report.done, report.faults), (15, 0));
+    assert!(report.refused > 0);
+    assert_eq!(log.sent_into_pause(Duration::ZERO).len(), 0);
+    let probes = log.probes();
+    assert_eq!(probes.len(), log.pauses().len());
+    assert!(probes.iter().all(|probe| probe.company == 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_naive_client_gives_up_at_its_bound() {
+    let limiter = |_now: Duration, request: &Facts<'_>| match request.path {
+        "/404" => Answer { status: 404, ..Answer::ok() },
+        "/429" => Answer::refused(429),
+        "/cut" => Answer::fault(Fault::Truncated),
+        "/rst" => Answer::fault(Fault::Reset),
+        _ => Answer::fault(Fault::Stall(Duration::from_secs(60))),
+    };
+    let server = Server::start_with(limiter, ServerOptions::default()).await.unwrap();
+    let base = Duration::from_millis(1);
+    let options = NaiveOptions {
+        workers: 2,
+        retry: Retry::Exponential { base, cap: base * 4 },
+        attempts_max: 3,
+        timeout: Duration::from_secs(1),
+        authorization: Some("Bearer n".to_owned()),
+    };
+    let paths = ["/404", "/429", "/cut", "/rst", "/stall"].map(str::to_owned).to_vec();
+    let report = naive::run(server.addr(), paths, options).await;
+    assert_eq!((report.sent, report.refused, report.faults, report.done, report.failed), (15, 3, 12, 0, 5));
+    let log = server.stop().await;
+    assert!(log.hits().iter().all(|hit| hit.account == Some(Account::of("Bearer n")) && hit.sent.is_some()));
+    assert_eq!(log.hits().iter().filter(|hit| hit.delivered).count(), 6, "the 404s and the 429s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_cuts_what_is_in_flight_and_frees_the_port() {
+    let options = ServerOptions { latency: Duration::from_secs(600), ..ServerOptions::default() };
+    let server = Server::start(Spec::open(), options.clone()).await.unwrap();
+    let addr = server.addr();
+    let asking = tokio::task::spawn_blocking(move || ask(addr, "GET /slow"));
+    while server.counts().in_flight == 0 {
+        tokio::task::yield_now().await;
+    }
+    let log = server.stop().await;
+    assert_eq!(asking.await.unwrap().0, "");
+    assert_eq!((log.hits().len(), log.hits()[0].delivered), (1, false));
+    assert!(log.hits()[0].sent.is_some());
+    let again = Server::start(Spec::open(), ServerOptions { port: addr.port(), ..options }).await.unwrap();
+    assert_eq!(again.addr(), addr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_full_log_goes_on_counting() {
+    let server =
+        Server::start(Spec::open(), ServerOptions { hits_max: 3, ..ServerOptions::default() }).await.unwrap();
+    let report = naive::run(server.addr(), vec!["/".to_owned(); 10], NaiveOptions::default()).await;
+    assert_eq!(report.done, 10);
+    assert_eq!(server.counts().hits, 10);
+    let log = server.stop().await;
+    assert_eq!((log.hits().len(), log.dropped()), (3, 7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_and_dates_go_out_once_and_as_the_machine_said() {
+    let spec: Spec = "fixed-window:limit=1/1h,hint=http-date,hint=draft-7,skew=1h".parse().unwrap();
+    let server = Server::start(spec, ServerOptions::default()).await.unwrap();
+    let _ = ask_in_thread(server.addr(), "GET /").await;
+    let (text, _) = ask_in_thread(server.addr(), "GET /").await;
+    let values = |name: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned()).collect()
+    };
+    let date = |name: &str| match &values(name)[..] {
+        [value] => httpdate::parse_http_date(value).unwrap(),
+        other => panic!("{name}: {other:?}"),
+    };
+    let told = date("retry-after").duration_since(date("date")).unwrap();
+    assert!(told <= Duration::from_secs(3601), "{text}");
+    let ahead = date("date").duration_since(std::time::SystemTime::now()).unwrap();
+    assert!(ahead > Duration::from_secs(3500), "{text}");
+    assert_eq!(values("ratelimit").len(), 1);
+    let log = server.stop().await;
+    let refused = log.refused().next().unwrap();
+    assert!(refused.told >= refused.wait && refused.told <= Some(told));
 }

@@ -31,7 +31,8 @@ pub trait Limiter: Send {
     /// A request arrives.
     fn arrive(&mut self, now: Duration, request: &Facts<'_>) -> Answer;
 
-    /// The answer to that request has been sent, or its connection is gone. Called once for each arrival.
+    /// The last byte of the answer is about to be sent, or the connection is gone. Called once for each arrival, with the same
+    /// request and the answer that was given.
     fn depart(&mut self, now: Duration, request: &Facts<'_>, answer: &Answer) {
         let _ = (now, request, answer); // most limiters count arrivals only
     }

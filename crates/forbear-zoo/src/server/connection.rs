@@ -25,8 +25,6 @@ pub(super) struct Connection {
     client: IpAddr,
     number: u64,
     current: Mutex<Option<Current>>,
-    /// The body of the current answer has been handed over to the last byte.
-    complete: AtomicBool,
     /// The connection is to end in a reset.
     reset: AtomicBool,
 }
@@ -39,18 +37,12 @@ struct Current {
     account: Option<Account>,
     answer: Answer,
     index: Option<usize>,
+    finished: bool,
 }
 
 impl Connection {
     pub(super) fn new(shared: Arc<Shared>, client: IpAddr, number: u64) -> Connection {
-        Connection {
-            shared,
-            client,
-            number,
-            current: Mutex::new(None),
-            complete: AtomicBool::new(false),
-            reset: AtomicBool::new(false),
-        }
+        Connection { shared, client, number, current: Mutex::new(None), reset: AtomicBool::new(false) }
     }
 
     pub(super) async fn answer(
@@ -62,8 +54,8 @@ impl Connection {
         let account = account(&head.headers);
         let facts = Facts { method: head.method.as_str(), path: &path, account, client: self.client };
         let (answer, index) = self.shared.arrive(&facts, self.number);
-        self.complete.store(false, Ordering::Relaxed);
-        let current = Current { method: head.method, path, account, answer: answer.clone(), index };
+        let current =
+            Current { method: head.method, path, account, answer: answer.clone(), index, finished: false };
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(current);
 
         while let Some(frame) = body.frame().await {
@@ -114,19 +106,31 @@ impl Connection {
         response
     }
 
-    /// All that had been handed over has been written to the socket.
-    pub(super) fn flushed(&self) {
-        if self.complete.swap(false, Ordering::Relaxed) {
-            self.end();
+    /// The body of the current answer has been handed over to its last byte.
+    fn finish(&self) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Current { method, path, account, answer, index, finished }) = &mut *current else { return };
+        if !std::mem::replace(finished, true) {
+            let facts = Facts { method: method.as_str(), path, account: *account, client: self.client };
+            self.shared.finished(&facts, answer, *index);
         }
     }
 
-    /// The current request is over: answered, or cut off with its connection.
-    pub(super) fn end(&self) {
+    /// All that had been handed over has been written to the socket.
+    pub(super) fn flushed(&self) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Current { index, .. }) = current.take_if(|current| current.finished) {
+            self.shared.sent(index, true);
+        }
+    }
+
+    /// The connection is gone, and with it the answer that was under way, if any.
+    pub(super) fn cut_off(&self) {
+        self.finish();
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Current { method, path, account, answer, index }) = current else { return };
-        let facts = Facts { method: method.as_str(), path: &path, account, client: self.client };
-        self.shared.depart(&facts, &answer, index);
+        if let Some(Current { index, .. }) = current {
+            self.shared.sent(index, false);
+        }
     }
 
     pub(super) fn is_reset(&self) -> bool {
@@ -140,6 +144,9 @@ fn account(headers: &http::HeaderMap) -> Option<Account> {
     let value = names.iter().find_map(|name| headers.get(name))?;
     Some(Account(crate::rng::hash(value.as_bytes())))
 }
+
+/// Bytes handed over at once: small, so that a long answer stays in flight until nearly all of it has left.
+const FRAME: usize = 16 * 1024;
 
 /// The body of an answer, which tells its connection when its last byte has been handed over.
 #[derive(Debug)]
@@ -178,9 +185,13 @@ impl Body for AnswerBody {
         loop {
             match &mut self.step {
                 Step::Whole => {
+                    if self.data.len() > FRAME {
+                        let data = self.data.split_to(FRAME);
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
                     self.step = Step::Done;
                     let data = std::mem::take(&mut self.data);
-                    self.connection.complete.store(true, Ordering::Relaxed);
+                    self.connection.finish();
                     return Poll::Ready(if data.is_empty() { None } else { Some(Ok(Frame::data(data))) });
                 }
                 Step::Half(after) => {
@@ -221,7 +232,7 @@ impl Drop for AnswerBody {
     fn drop(&mut self) {
         // HEAD and 204 never poll the body: what they have to say is said with the head.
         if matches!(self.step, Step::Whole) {
-            self.connection.complete.store(true, Ordering::Relaxed);
+            self.connection.finish();
         }
     }
 }

@@ -78,13 +78,13 @@ pub struct Server {
 pub struct Counts {
     /// Requests that arrived.
     pub hits: u64,
-    /// Let through and answered whole.
+    /// Let through.
     pub served: u64,
     /// Refused by a limit.
     pub refused: u64,
     /// Broken on purpose.
     pub faults: u64,
-    /// Unanswered right now.
+    /// In flight right now.
     pub in_flight: u32,
 }
 
@@ -193,7 +193,6 @@ async fn serve(stream: TcpStream, peer: SocketAddr, number: u64, shared: Arc<Sha
     let service = service_fn(|request| Arc::clone(&connection).answer(request));
     // A client that resets, or a fault of ours, ends it with an error: that is in the log already.
     let _ = http1::Builder::new().serve_connection(wire, service).await;
-    connection.end();
 }
 
 /// What all connections share.
@@ -242,7 +241,9 @@ impl Shared {
             wait: answer.wait,
             in_flight: state.counts.in_flight,
             answered: None,
+            finished: None,
             sent: None,
+            delivered: false,
             scopes: answer.scopes.clone(),
             refused_by: answer.refused_by,
         };
@@ -260,14 +261,25 @@ impl Shared {
         }
     }
 
-    /// The answer has been written, or never will be.
-    fn depart(&self, request: &Facts<'_>, answer: &Answer, index: Option<usize>) {
+    /// The last byte of the answer is about to be written, or never will be: from here on the client may send its next
+    /// request, so the slot of this one must be free.
+    fn finished(&self, request: &Facts<'_>, answer: &Answer, index: Option<usize>) {
         let mut state = self.lock();
         let now = self.start.elapsed();
         state.limiter.depart(now, request, answer);
         state.counts.in_flight = state.counts.in_flight.saturating_sub(1);
         if let Some(hit) = index.and_then(|index| state.log.hit_mut(index)) {
+            hit.finished = Some(now);
+        }
+    }
+
+    /// The answer has been written, or its connection is gone.
+    fn sent(&self, index: Option<usize>, delivered: bool) {
+        let mut state = self.lock();
+        let now = self.start.elapsed();
+        if let Some(hit) = index.and_then(|index| state.log.hit_mut(index)) {
             hit.sent = Some(now);
+            hit.delivered = delivered;
         }
     }
 }

@@ -70,5 +70,6 @@ impl Drop for Wire {
         if self.connection.is_reset() {
             let _ = self.io.inner().set_zero_linger();
         }
+        self.connection.cut_off(); // before the socket closes, so that the client cannot be faster
     }
 }
