@@ -1,0 +1,55 @@
+//! Gate stores: where the state of scopes lives. A store knows no rule, it only moves state.
+
+mod clock;
+mod memory;
+mod record;
+
+use std::{future::Future, io};
+
+use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+
+pub use self::{
+    clock::Clock,
+    memory::MemoryGates,
+    record::{GateRecord, RecordError},
+};
+
+/// Where the gates of scopes live, for one process or for a fleet.
+///
+/// One method moves all state. Every rule runs inside `step`, on the gates of all scopes of a request together, so a
+/// shared store is a compare-and-set over several records and holds no rule of its own.
+pub trait GateStore: Send + Sync + 'static {
+    /// Runs `step` on the gates of `scopes` together, atomically, at the store's own `now`. A scope that is new gets an
+    /// open gate. `step` may run more than once (a conflicting write), so it must be pure.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] when there is no room for a new scope; [`StoreError::Unreachable`] when the store is gone.
+    ///
+    /// # Cancel safety
+    /// A dropped future has run `step` to its effect, or not at all.
+    fn update<R: Send>(
+        &self,
+        scopes: &[BoundScope],
+        step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
+    ) -> impl Future<Output = Result<R, StoreError>> + Send;
+
+    /// The store's present moment.
+    fn now(&self) -> Timestamp;
+}
+
+/// Why a gate store did not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It cannot be reached.
+    #[error("cannot reach the gate store")]
+    Unreachable(#[source] io::Error),
+    /// It holds as many scopes as it may, and none of them is idle.
+    #[error(
+        "the gate store holds {scopes} scopes, none of them idle; try again when some requests have come back"
+    )]
+    Full {
+        /// How many it holds.
+        scopes: usize,
+    },
+}
