@@ -1,0 +1,399 @@
+//! Looking at a job from outside, also while another process runs it; and making failed items pending again.
+
+use std::path::{Path, PathBuf};
+
+use forbear_core::time::Timestamp;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+
+use super::{
+    apply::{Changes, LaneNumbers, ending_from, read_place},
+    error::QueueError,
+    gates::{self, GateRecord},
+    input::InputIdentity,
+    item::{Counters, Ending, Extras, InputPosition, LaneId, Request, Seq, Until},
+    job::Counts,
+    lock::{self, JobLock},
+    open::{self, Kind},
+    schema::{self, PARKED_UNTIL_NEXT_RUN, PARKED_UNTIL_TIME, classify, timestamp},
+    shared::read_counters,
+    writer,
+};
+
+/// A job's file, open for looking only.
+pub struct JobFile {
+    db: Connection,
+    path: PathBuf,
+}
+
+/// The short answer: instant for any size of job, for totals are kept, not counted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Summary {
+    /// How many items stand where.
+    pub counts: Counts,
+    /// Whether a process runs it, and which, where that can be told.
+    pub running: Running,
+    /// Runs so far.
+    pub runs: u64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The version that made it.
+    pub made_by: String,
+    /// Its output, relative to the job's directory where it lies below that; `-` for standard output.
+    pub output: String,
+    /// What it was made from.
+    pub input: Option<InputIdentity>,
+    /// How far that has been read.
+    pub position: InputPosition,
+    /// When the first item that is parked until a time is due.
+    pub next_due: Option<Timestamp>,
+    /// Items parked until the next run.
+    pub next_run: u64,
+    /// Accounts without good credentials, with the number of items that wait for them: the first hundred.
+    pub accounts: Vec<(String, u64)>,
+}
+
+/// Whether a process runs a job.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Running {
+    /// None does.
+    No,
+    /// This one does; `None` where it could not be told.
+    By(Option<u32>),
+}
+
+/// Where an item stands.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum State {
+    /// May be claimed.
+    Pending,
+    /// Waits; with the reason in words.
+    Parked(Until, String),
+    /// A run has it in hand.
+    Leased,
+    /// Has ended; with offset and length of its record, unless that went into a stream.
+    Ended(Ending, Option<(u64, u64)>),
+}
+
+/// Which items are wanted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Which {
+    /// All.
+    #[default]
+    All,
+    /// Those that may be claimed.
+    Pending,
+    /// Those that wait.
+    Parked,
+    /// Those in hand.
+    Leased,
+    /// Those done.
+    Done,
+    /// Those failed or of unknown outcome.
+    Failed,
+}
+
+/// An item as it stands.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its line.
+    pub seq: Seq,
+    /// The input's own id, or `None` for the line number.
+    pub id: Option<String>,
+    /// The key of its lane; `None` for a line that is no item.
+    pub lane: Option<String>,
+    /// What is sent for it, *with its secrets*; `None` for a line that is no item.
+    pub request: Option<Request>,
+    /// Where it stands.
+    pub state: State,
+    /// What has happened to it; all zero once it is done.
+    pub counters: Counters,
+}
+
+/// A lane and where its items stand.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LaneCounts {
+    /// Its number, to go on from.
+    pub id: LaneId,
+    /// Its key.
+    pub key: String,
+    /// May be claimed, or are in hand.
+    pub pending: u64,
+    /// Wait.
+    pub parked: u64,
+    /// Done.
+    pub done: u64,
+    /// Failed or of unknown outcome.
+    pub failed: u64,
+}
+
+/// Which ended items may be tried again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Retry {
+    /// Those that failed.
+    Failed,
+    /// Those of unknown outcome too: what they asked for may then be done twice.
+    FailedAndUnknown,
+}
+
+const COLUMNS: &str = "SELECT i.seq, i.id, l.key, i.url, i.extras, i.body,
+   p.kind, p.due, p.account, p.reason, x.seq IS NOT NULL, e.ending, e.offset, e.length,
+   g.attempts, g.refusals, g.run, g.limited, g.waited_us, g.started, g.error";
+const JOINS: &str = "LEFT JOIN lanes l ON l.lane = i.lane LEFT JOIN parked p ON p.seq = i.seq
+   LEFT JOIN leased x ON x.seq = i.seq LEFT JOIN ended e ON e.seq = i.seq LEFT JOIN progress g ON g.seq = i.seq";
+
+impl JobFile {
+    /// Opens the job at `path` for looking. Nothing is locked, changed or repaired.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn open(path: &Path) -> Result<JobFile, QueueError> {
+        let missing = || QueueError::NoSuchJob { path: path.to_owned() };
+        match open::kind(path).map_err(|source| QueueError::Io { path: path.to_owned(), source })? {
+            Kind::Missing | Kind::Empty => return Err(missing()),
+            kind => open::refuse_foreign(path, kind)?,
+        }
+        let error = |source| classify(path, source);
+        let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(error)?;
+        schema::tune(&db, 4096).map_err(error)?;
+        if open::is_blank(&db).map_err(error)? {
+            return Err(missing());
+        }
+        schema::check(&db, path)?;
+        Ok(JobFile { db, path: path.to_owned() })
+    }
+
+    /// The short answer.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn summary(&self) -> Result<Summary, QueueError> {
+        let running = match lock::holder(&self.path) {
+            None => Running::No,
+            Some(pid) => Running::By(pid),
+        };
+        self.read(|db| {
+            // One moment for all numbers.
+            let tx = db.unchecked_transaction()?;
+            let t = schema::load_tally(&tx)?;
+            let number =
+                |sql: &str| tx.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+            // Few: no more than a run has in hand. Rows of a run that was killed mean nothing.
+            let leased = if running == Running::No { 0 } else { number("SELECT count(*) FROM leased")? };
+            let accounts = tx
+                .prepare("SELECT account, count(*) FROM parked WHERE kind = 2 GROUP BY account LIMIT 100")?
+                .query_map([], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.cast_unsigned())))?
+                .collect::<rusqlite::Result<_>>()?;
+            let next_run =
+                if t.parked == 0 { 0 } else { number("SELECT count(*) FROM parked WHERE kind = 1")? };
+            Ok(Summary {
+                counts: Counts {
+                    imported: t.imported,
+                    pending: t.pending.saturating_sub(leased),
+                    parked: t.parked,
+                    leased,
+                    done: t.done,
+                    failed: t.failed,
+                    unknown: t.unknown,
+                    input: t.end,
+                },
+                running,
+                runs: t.run,
+                created: timestamp(schema::meta::<i64>(&tx, "created")?.unwrap_or(0)),
+                made_by: schema::meta(&tx, "made_by")?.unwrap_or_default(),
+                output: schema::meta(&tx, "output")?.unwrap_or_default(),
+                input: schema::meta::<String>(&tx, "input")?
+                    .and_then(|text| serde_json::from_str(&text).ok()),
+                position: t.position,
+                next_due: writer::soonest_due(&tx),
+                next_run,
+                accounts,
+            })
+        })
+    }
+
+    /// Up to `limit` items after line `after`, by line.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn list(&self, which: Which, after: Seq, limit: usize) -> Result<Vec<Listed>, QueueError> {
+        // Each from the table that has few of them; pending ones are what is in none of the others.
+        let from = match which {
+            Which::All => "items i",
+            Which::Pending => "items i",
+            Which::Parked => "parked q CROSS JOIN items i ON i.seq = q.seq",
+            Which::Leased => "leased q CROSS JOIN items i ON i.seq = q.seq",
+            Which::Done | Which::Failed => "ended q CROSS JOIN items i ON i.seq = q.seq",
+        };
+        let key = if matches!(which, Which::All | Which::Pending) { "i.seq" } else { "q.seq" };
+        let only = match which {
+            Which::All | Which::Parked | Which::Leased => "",
+            Which::Pending => "AND p.seq IS NULL AND x.seq IS NULL AND e.seq IS NULL",
+            Which::Done => "AND q.ending = 0",
+            Which::Failed => "AND q.ending <> 0",
+        };
+        let sql = format!("{COLUMNS} FROM {from} {JOINS} WHERE {key} > ?1 {only} ORDER BY {key} LIMIT ?2");
+        let rows = self.read(|db| {
+            let run = schema::load_tally(db)?.run;
+            db.prepare_cached(&sql)?
+                .query_map(params![after.0.cast_signed(), limit as i64], |row| read_listed(row, run))?
+                .collect::<rusqlite::Result<Vec<_>>>()
+        })?;
+        rows.into_iter()
+            .map(|row| row.ok_or_else(|| QueueError::Damaged { path: self.path.clone(), source: None }))
+            .collect()
+    }
+
+    /// Up to `limit` lanes after `after`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<LaneCounts>, QueueError> {
+        self.read(|db| {
+            db.prepare_cached(
+                "SELECT lane, key, pending, parked, done, failed FROM lanes WHERE lane > ?1 ORDER BY lane LIMIT ?2",
+            )?
+            .query_map(params![after.map_or(i64::MIN, |l| l.0), limit as i64], |row| {
+                let number = |i| row.get::<_, i64>(i).map(i64::cast_unsigned);
+                Ok(LaneCounts {
+                    id: LaneId(row.get(0)?),
+                    key: row.get(1)?,
+                    pending: number(2)?,
+                    parked: number(3)?,
+                    done: number(4)?,
+                    failed: number(5)?,
+                })
+            })?
+            .collect()
+        })
+    }
+
+    /// Up to `limit` saved gates with a key after `after`.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
+        self.read(|db| gates::page(db, after, limit))
+    }
+
+    /// Counts everything again and compares with the totals that are kept: `true` if all agrees, every item stands in
+    /// exactly one place, and SQLite finds the file whole. Reads all of it.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn is_consistent(&self) -> Result<bool, QueueError> {
+        self.read(|db| {
+            let tx = db.unchecked_transaction()?;
+            let t = schema::load_tally(&tx)?;
+            let number = |sql: &str| tx.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned);
+            let same = number("SELECT count(*) FROM items")? == t.imported
+                && number("SELECT count(*) FROM waiting")? == t.pending
+                && number("SELECT count(*) FROM parked")? == t.parked
+                && number("SELECT count(*) FROM ended WHERE ending = 0")? == t.done
+                && number("SELECT count(*) FROM ended WHERE ending = 1")? == t.failed
+                && number("SELECT count(*) FROM ended WHERE ending = 2")? == t.unknown
+                && t.imported == t.pending + t.parked + t.done + t.failed + t.unknown;
+            let places = number(
+                "SELECT count(*) FROM (SELECT seq FROM waiting UNION SELECT seq FROM parked UNION SELECT seq FROM ended)",
+            )?;
+            let lanes = number(
+                "SELECT count(*) FROM lanes l WHERE
+                   l.pending <> (SELECT count(*) FROM waiting w WHERE w.lane = l.lane)",
+            )?;
+            let whole: String = tx.query_row("PRAGMA quick_check", [], |row| row.get(0))?;
+            Ok(same && places == t.imported && lanes == 0 && whole == "ok")
+        })
+    }
+
+    fn read<T>(&self, act: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, QueueError> {
+        act(&self.db).map_err(|source| classify(&self.path, source))
+    }
+}
+
+impl std::fmt::Debug for JobFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobFile").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Makes failed items pending again, with all their attempts; gives their number. Their old records stay in the output,
+/// before the new ones. Lines that are no items stay failed.
+///
+/// Refused while a run holds the job: it keeps totals in memory, and would not see them.
+///
+/// # Errors
+/// See [`QueueError`].
+pub fn retry(path: &Path, what: Retry) -> Result<u64, QueueError> {
+    JobFile::open(path)?;
+    let lock = JobLock::take(path)?;
+    let retried = retry_locked(path, what).map_err(|source| classify(path, source));
+    lock.release();
+    retried
+}
+
+fn retry_locked(path: &Path, what: Retry) -> rusqlite::Result<u64> {
+    /// A page at a time: a job may have millions of failed items.
+    const PAGE: usize = 10_000;
+    let mut db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    writer::tune(&db)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut numbers = LaneNumbers::default();
+    let mut changes = Changes::new(&tx, schema::load_tally(&tx)?, &mut numbers);
+    let last_kind = if what == Retry::FailedAndUnknown { 2 } else { 1 };
+    let (mut after, mut retried) = (0, 0);
+    loop {
+        let page: Vec<_> = tx
+            .prepare_cached(
+                "SELECT e.seq, i.lane, -coalesce(json_extract(i.extras, '$.p'), 0), e.ending
+                 FROM ended e CROSS JOIN items i ON i.seq = e.seq
+                 WHERE e.seq > ?1 AND e.ending BETWEEN 1 AND ?2 AND i.url IS NOT NULL ORDER BY e.seq LIMIT ?3",
+            )?
+            .query_map(params![after, last_kind, PAGE as i64], |row| {
+                Ok((read_place(row)?, ending_from(row.get(3)?)))
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        let Some((last, _)) = page.last() else { break };
+        after = last.seq.0.cast_signed();
+        retried += page.len() as u64;
+        changes.reopen(&page)?;
+    }
+    changes.save()?;
+    tx.commit()?;
+    Ok(retried)
+}
+
+/// `None` if the stored request cannot be read.
+fn read_listed(row: &rusqlite::Row<'_>, run: u64) -> rusqlite::Result<Option<Listed>> {
+    let url: Option<String> = row.get(3)?;
+    let request = match url {
+        None => None,
+        Some(url) => match Extras::decode(url, row.get_ref(4)?.as_str_or_null()?, row.get(5)?) {
+            Ok(request) => Some(request),
+            Err(_) => return Ok(None),
+        },
+    };
+    let ended: Option<i64> = row.get(11)?;
+    let parked: Option<i64> = row.get(6)?;
+    let state = if let Some(code) = ended {
+        let number = |i| row.get::<_, Option<i64>>(i).map(|n| n.map(i64::cast_unsigned));
+        State::Ended(ending_from(code), number(12)?.zip(number(13)?))
+    } else if let Some(kind) = parked {
+        let until = match kind {
+            PARKED_UNTIL_TIME => Until::Time(timestamp(row.get(7)?)),
+            PARKED_UNTIL_NEXT_RUN => Until::NextRun,
+            _ => Until::Credentials(row.get::<_, Option<String>>(8)?.unwrap_or_default()),
+        };
+        State::Parked(until, row.get::<_, Option<String>>(9)?.unwrap_or_default())
+    } else if row.get(10)? {
+        State::Leased
+    } else {
+        State::Pending
+    };
+    Ok(Some(Listed {
+        seq: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
+        id: row.get(1)?,
+        lane: row.get(2)?,
+        request,
+        state,
+        counters: read_counters(row, 14, run)?.0,
+    }))
+}

@@ -1,0 +1,528 @@
+//! The one thread that writes: bodies, output, database, in this order, a group at a time (J1).
+//!
+//! Order and durability of a group:
+//!
+//! 1. body files are synced and renamed, and their directories synced;
+//! 2. records are appended to the output, and the output synced;
+//! 3. the transaction commits. With a park, an import or a gate in it, it is synced too (`synchronous = FULL`); with
+//!    nothing but acknowledgements it is not (`NORMAL`). A power cut may then undo acknowledgements whose records are
+//!    safe, and the next start finds them again in the output's tail. It can never undo the import of an item that has
+//!    a record, nor a deadline.
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use forbear_core::time::Timestamp;
+use hashbrown::HashSet;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
+
+use super::{
+    apply::{Changes, Ended, LaneNumbers, Place, woken},
+    bodies,
+    error::{Event, Events, QueueError},
+    gates::{self, GateRecord},
+    item::{Batch, BodyFile, Counters, Seq, Until},
+    lock::JobLock,
+    output::{Output, hash, may_pass},
+    schema::{self, Tally, timestamp},
+    shared::{Command, Phase, Shared, write_counters},
+};
+
+/// How long a group gathers. With a commit of the same length, what was fetched is durable in about 50 ms.
+const GATHER: Duration = Duration::from_millis(25);
+/// Leases are shown to others at this pace when nothing else is to be written.
+const SHOW_LEASES: Duration = Duration::from_millis(200);
+/// A group goes at once when it has this many commands: fuller ones save nothing.
+const GROUP_MAX: usize = 8192;
+/// Pauses between tries while the disk is full.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Tries after an I/O error of the database that is not said to be a full disk.
+const IO_TRIES: u32 = 5;
+/// SQLite's page cache for the writer: upper levels of every tree, and the hot leaves of a few hundred lanes.
+const WRITER_CACHE_KIB: u32 = 16 << 10;
+/// Pages in the write-ahead log before they are copied into the file: 16 MiB, so that a page written in many groups is
+/// copied once.
+const CHECKPOINT_PAGES: u32 = 4096;
+
+pub(crate) struct Writer {
+    pub(crate) db: Connection,
+    pub(crate) output: Output,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) events: Events,
+    pub(crate) lock: JobLock,
+    pub(crate) numbers: LaneNumbers,
+    pub(crate) tally: Tally,
+    /// Whether the connection syncs its commits now.
+    pub(crate) synced: bool,
+}
+
+/// What one commit makes durable. Kept until it has: a failed commit is tried again with the same group.
+#[derive(Default)]
+struct Group {
+    commands: Vec<Command>,
+    finishes: Vec<FinishPlan>,
+    parks: Vec<(usize, Place)>,
+    gates: Vec<(String, Option<GateRecord>)>,
+    show: Vec<Seq>,
+    hide: Vec<Seq>,
+    /// Where the group's first record went; set once the output is durable.
+    start: Option<Option<u64>>,
+    bodies_settled: bool,
+    imported: Vec<Place>,
+    woken: Vec<(usize, Vec<Place>)>,
+    progress: Vec<(Seq, Counters)>,
+    closing: bool,
+}
+
+struct FinishPlan {
+    command: usize,
+    place: Place,
+    has_progress: bool,
+    shown: bool,
+    /// Its body is lost, so it did not end.
+    lost: bool,
+}
+
+/// Settings of the writing connection.
+pub(crate) fn tune(db: &Connection) -> rusqlite::Result<()> {
+    schema::tune(db, WRITER_CACHE_KIB)?;
+    db.execute_batch(&format!(
+        "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+         PRAGMA journal_size_limit = {};",
+        64 << 20
+    ))
+}
+
+impl Writer {
+    /// Works until the job is closed or cannot go on.
+    pub(crate) fn run(mut self) {
+        let ended = loop {
+            let mut group = self.gather();
+            if let Err(error) = self.persist(&mut group) {
+                break Err(error);
+            }
+            let closing = group.closing;
+            self.publish(group);
+            if closing {
+                break Ok(());
+            }
+        };
+        self.leave(ended);
+    }
+
+    /// Waits for something to do, then for company, and plans the group.
+    fn gather(&mut self) -> Group {
+        let shared = Arc::clone(&self.shared);
+        let mut inner = shared.inner.lock();
+        loop {
+            if !inner.inbox.is_empty() || !inner.gates.is_empty() || inner.urgent || inner.closing {
+                break;
+            }
+            if inner.fresh.is_empty() && inner.unlease.is_empty() {
+                shared.wake.wait(&mut inner);
+            } else if shared.wake.wait_for(&mut inner, SHOW_LEASES).timed_out() {
+                break;
+            }
+        }
+        let deadline = Instant::now() + GATHER;
+        while !inner.urgent && !inner.closing && inner.inbox.len() < GROUP_MAX && inner.imports < 2 {
+            if shared.wake.wait_until(&mut inner, deadline).timed_out() {
+                break;
+            }
+        }
+        let mut group = Group {
+            commands: std::mem::take(&mut inner.inbox),
+            gates: inner.gates.drain().collect(),
+            hide: std::mem::take(&mut inner.unlease),
+            closing: inner.closing,
+            ..Group::default()
+        };
+        inner.urgent = false;
+        let fresh = std::mem::take(&mut inner.fresh);
+        group.show = fresh
+            .into_iter()
+            .filter(|seq| inner.held.get(seq).is_some_and(|h| h.phase == Phase::Out && !h.shown))
+            .collect();
+        let mut known = self.tally.position.line;
+        for (index, command) in group.commands.iter_mut().enumerate() {
+            let place =
+                |seq: Seq| inner.held.get(&seq).map(|h| (Place { seq, lane: h.lane, rank: h.rank }, h));
+            match command {
+                Command::Import(batch) => {
+                    batch.items.retain(|item| item.seq.0 > known);
+                    batch.bad.retain(|bad| bad.seq.0 > known);
+                    known = known.max(batch.position.line);
+                }
+                Command::Finish { finish, .. } => {
+                    let Some((place, held)) = place(finish.lease.seq()) else { continue };
+                    group.finishes.push(FinishPlan {
+                        command: index,
+                        place,
+                        has_progress: held.has_progress,
+                        shown: held.shown,
+                        lost: false,
+                    });
+                }
+                Command::Park { seq, .. } => {
+                    let Some((place, held)) = place(*seq) else { continue };
+                    if held.shown {
+                        group.hide.push(*seq);
+                    }
+                    group.parks.push((index, place));
+                }
+                Command::Progress { seq, counters } => group.progress.push((*seq, counters.clone())),
+                Command::Wake { .. }
+                | Command::Credentials { .. }
+                | Command::Input(_)
+                | Command::Flush(_) => {}
+            }
+        }
+        if !group.progress.is_empty() {
+            // What ended or was parked after its release says more than the release did.
+            let gone: HashSet<Seq> = group
+                .finishes
+                .iter()
+                .map(|f| f.place.seq)
+                .chain(group.parks.iter().map(|(_, p)| p.seq))
+                .collect();
+            group.progress.retain(|(seq, _)| !gone.contains(seq));
+        }
+        group
+    }
+
+    /// Makes the group durable, however long the disk stays full.
+    fn persist(&mut self, group: &mut Group) -> Result<(), QueueError> {
+        let mut pause = RETRY_FIRST;
+        let mut full: Option<PathBuf> = None;
+        let mut tries = 0;
+        loop {
+            let error = match self.attempt(group) {
+                Ok(()) => break,
+                Err(error) => error,
+            };
+            tries += 1;
+            if !self.worth_another_try(&error, tries) || group.closing || self.shared.inner.lock().closing {
+                return Err(error);
+            }
+            if full.is_none() {
+                let path = match &error {
+                    QueueError::Io { path, .. } => path.clone(),
+                    _ => self.shared.path.clone(),
+                };
+                (self.events)(Event::DiskFull { path: path.clone() });
+                full = Some(path);
+            }
+            tracing::debug!(%error, "group not written, trying again");
+            let mut inner = self.shared.inner.lock();
+            if !inner.closing {
+                self.shared.wake.wait_for(&mut inner, pause);
+            }
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+        if let Some(path) = full {
+            (self.events)(Event::DiskHasRoom { path });
+        }
+        Ok(())
+    }
+
+    fn worth_another_try(&self, error: &QueueError, tries: u32) -> bool {
+        match error {
+            // Half a group in a stream cannot be taken back.
+            QueueError::Io { path, .. } if path == self.output.path() => {
+                matches!(self.output, Output::File(_)) && may_pass(error)
+            }
+            QueueError::Io { .. } => may_pass(error),
+            QueueError::Database { source, .. } => match source.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => true,
+                Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseBusy) => tries < IO_TRIES,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// One try. What succeeded is not done again by the next.
+    fn attempt(&mut self, group: &mut Group) -> Result<(), QueueError> {
+        if !group.bodies_settled {
+            self.settle_bodies(group)?;
+            group.bodies_settled = true;
+        }
+        let start = match group.start {
+            Some(start) => start,
+            None => {
+                let start = self.output.append(records(group))?;
+                group.start = Some(start);
+                start
+            }
+        };
+        match self.commit(group, start) {
+            Ok(tally) => {
+                self.tally = tally;
+                Ok(())
+            }
+            Err(source) => {
+                self.numbers.forget();
+                Err(schema::classify(&self.shared.path, source))
+            }
+        }
+    }
+
+    fn settle_bodies(&self, group: &mut Group) -> Result<(), QueueError> {
+        let bodies: Vec<(usize, &BodyFile)> = group
+            .finishes
+            .iter()
+            .enumerate()
+            .filter_map(|(i, plan)| match &group.commands[plan.command] {
+                Command::Finish { finish, .. } => finish.body.as_ref().map(|body| (i, body)),
+                _ => None,
+            })
+            .collect();
+        if bodies.is_empty() {
+            return Ok(());
+        }
+        let lost = bodies::settle(&bodies).map_err(|(path, source)| QueueError::Io { path, source })?;
+        for index in lost {
+            let plan = &mut group.finishes[index];
+            plan.lost = true;
+            if let Command::Finish { finish, .. } = &group.commands[plan.command]
+                && let Some(body) = &finish.body
+            {
+                (self.events)(Event::BodyLost { path: body.path.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, group: &mut Group, start: Option<u64>) -> rusqlite::Result<Tally> {
+        let sync = !group.gates.is_empty()
+            || group.closing
+            || group.commands.iter().any(|c| !matches!(c, Command::Finish { .. } | Command::Progress { .. }));
+        if sync != self.synced {
+            self.db.execute_batch(if sync {
+                "PRAGMA synchronous = FULL"
+            } else {
+                "PRAGMA synchronous = NORMAL"
+            })?;
+            self.synced = sync;
+        }
+        let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut changes = Changes::new(&tx, self.tally, &mut self.numbers);
+        let mut offset = start;
+        let mut next = |record: &[u8]| {
+            let length = record.len() as u64;
+            let at = offset?;
+            offset = Some(at + length);
+            Some((at, length))
+        };
+        for plan in group.finishes.iter().filter(|plan| !plan.lost) {
+            let Command::Finish { finish, .. } = &group.commands[plan.command] else { continue };
+            changes.end(&Ended {
+                place: plan.place,
+                ending: finish.ending,
+                record: next(&finish.record),
+                counters: &finish.counters,
+                has_progress: plan.has_progress,
+                shown: plan.shown,
+            })?;
+        }
+        for (index, place) in &group.parks {
+            let Command::Park { until, reason, counters, .. } = &group.commands[*index] else { continue };
+            changes.park(*place, until, reason, counters)?;
+        }
+        for (seq, counters) in &group.progress {
+            write_counters(&tx, *seq, self.shared.run, counters)?;
+        }
+        group.imported.clear();
+        group.woken.clear();
+        for (index, command) in group.commands.iter().enumerate() {
+            match command {
+                Command::Import(batch) => {
+                    group.imported.extend(changes.import(batch)?);
+                    for bad in &batch.bad {
+                        changes.import_bad(bad.seq, &bad.record, next(&bad.record))?;
+                    }
+                }
+                Command::Wake { now, limit, .. } => {
+                    group.woken.push((index, changes.wake_due(*now, *limit)?))
+                }
+                Command::Credentials { account, .. } => {
+                    group.woken.push((index, changes.wake_account(account)?))
+                }
+                Command::Input(identity) => {
+                    let text = serde_json::to_string(identity).expect("strings and numbers always make JSON");
+                    schema::set_meta(&tx, "input", text)?;
+                }
+                _ => {}
+            }
+        }
+        for seq in &group.hide {
+            changes.hide_leased(*seq)?;
+        }
+        for seq in &group.show {
+            changes.show_leased(*seq)?;
+        }
+        for (key, gate) in &group.gates {
+            match gate {
+                Some(gate) => gates::save(&tx, gate)?,
+                None => gates::delete(&tx, key)?,
+            }
+        }
+        if let (Some(end), Some(last)) = (offset, records(group).last()) {
+            changes.tally.out_end = end;
+            changes.tally.last_len = last.len() as u64;
+            changes.tally.last_hash = hash(last);
+        }
+        let tally = changes.save()?;
+        tx.commit()?;
+        Ok(tally)
+    }
+
+    /// Tells callers what is durable now.
+    fn publish(&mut self, group: Group) {
+        let parked_changed = !group.parks.is_empty()
+            || !group.woken.is_empty()
+            || group.commands.iter().any(
+                |c| matches!(c, Command::Import(Batch { items, .. }) if items.iter().any(|i| i.not_before.is_some())),
+            );
+        let soonest = if parked_changed { Some(soonest_due(&self.db)) } else { None };
+        let shared = Arc::clone(&self.shared);
+        // First the reader: see `shared`.
+        let reader = shared.reader.lock();
+        let mut inner = shared.inner.lock();
+        for plan in &group.finishes {
+            if plan.lost {
+                self.give_back_lost(&mut inner, plan);
+            } else {
+                inner.forget(plan.place.seq);
+            }
+        }
+        for (_, place) in &group.parks {
+            inner.forget(place.seq);
+        }
+        for seq in &group.show {
+            if let Some(held) = inner.held.get_mut(seq) {
+                held.shown = true;
+                // Given back or parked while the group was written: the next one takes the row away.
+                if held.phase == Phase::Returned {
+                    held.shown = false;
+                    inner.unlease.push(*seq);
+                }
+            }
+        }
+        let arrived = group.imported.iter().chain(group.woken.iter().flat_map(|(_, places)| places));
+        let mut arrivals = 0;
+        for place in arrived {
+            arrivals += 1;
+            inner.lower_cursor(place.lane, place.rank, place.seq);
+        }
+        inner.imports -= group.commands.iter().filter(|c| matches!(c, Command::Import(_))).count();
+        inner.tally = self.tally;
+        if let Some(from_table) = soonest {
+            // What is on its way to the table is not in it yet.
+            let queued = inner.inbox.iter().filter_map(|c| match c {
+                Command::Park { until: Until::Time(at), .. } => Some(*at),
+                _ => None,
+            });
+            inner.soonest = queued.chain(from_table).min();
+        }
+        drop(inner);
+        drop(reader);
+        shared.room.notify_all();
+        let mut woken_places: hashbrown::HashMap<usize, Vec<Place>> = group.woken.into_iter().collect();
+        for (index, command) in group.commands.into_iter().enumerate() {
+            let places = woken_places.remove(&index).unwrap_or_default();
+            // A caller that has gone away does not need its answer.
+            match command {
+                Command::Wake { reply, .. } => drop(reply.send(woken(&places))),
+                Command::Credentials { reply, .. } => drop(reply.send(places.len() as u64)),
+                Command::Flush(reply) => drop(reply.send(())),
+                _ => {}
+            }
+        }
+        if arrivals > 0 {
+            shared.arrivals.send_modify(|n| *n += arrivals);
+        }
+    }
+
+    /// An item whose body was lost is pending again: it was never taken out of the table.
+    fn give_back_lost(&self, inner: &mut super::shared::Inner, plan: &FinishPlan) {
+        inner.forget(plan.place.seq);
+        if plan.shown {
+            inner.unlease.push(plan.place.seq);
+        }
+        inner.lower_cursor(plan.place.lane, plan.place.rank, plan.place.seq);
+    }
+
+    /// The end: of a closed job in one tidy file, of a broken one with the reason for everybody who asks.
+    fn leave(self, ended: Result<(), QueueError>) {
+        let Writer { db, output, shared, events, lock, .. } = self;
+        if ended.is_ok()
+            && let Err(error) = db.execute("DELETE FROM leased", [])
+        {
+            tracing::debug!(%error, "leases stay shown until the next run");
+        }
+        if let Err(error) = &ended {
+            events(Event::Stopped { why: words(error) });
+        }
+        let mut reader = shared.reader.lock();
+        let mut inner = shared.inner.lock();
+        inner.gone = true;
+        inner.dead = ended.err().map(Arc::new);
+        // Their senders hear by the dropped answers.
+        let left = std::mem::take(&mut inner.inbox);
+        drop(inner);
+        drop(left);
+        reader.close();
+        drop(reader);
+        // The last connection copies the log into the file and removes it.
+        drop(db);
+        drop(output);
+        lock.release();
+        shared.capacity.close();
+        shared.room.notify_all();
+        shared.left.send_replace(true);
+    }
+}
+
+/// The group's records in the order of the output: acknowledgements, then bad lines.
+///
+/// Bad lines last: if the group is not committed, the import is repeated, and only what follows the last known item
+/// has to be cut.
+fn records(group: &Group) -> impl Iterator<Item = &[u8]> {
+    let ends = group.finishes.iter().filter(|plan| !plan.lost).filter_map(|plan| {
+        match &group.commands[plan.command] {
+            Command::Finish { finish, .. } => Some(finish.record.as_slice()),
+            _ => None,
+        }
+    });
+    let bad = group.commands.iter().filter_map(|command| match command {
+        Command::Import(batch) => Some(batch.bad.iter().map(|bad| bad.record.as_slice())),
+        _ => None,
+    });
+    ends.chain(bad.flatten())
+}
+
+/// When the first of the items parked until a time is due.
+pub(crate) fn soonest_due(db: &Connection) -> Option<Timestamp> {
+    db.prepare_cached("SELECT min(due) FROM parked WHERE kind = 0")
+        .and_then(|mut s| s.query_row([], |row| row.get::<_, Option<i64>>(0)).optional())
+        .ok()
+        .flatten()
+        .flatten()
+        .map(timestamp)
+}
+
+/// An error with its causes, in one line.
+fn words(error: &QueueError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
