@@ -324,8 +324,11 @@ mod tests {
     fn c4_scopes_are_bounded_and_full_is_said() {
         let mut gates = MemoryGates::default();
         gates.max_per_shard = 4;
-        let outcomes: Vec<bool> =
-            (0..2000).map(|i| gates.with(&[scope(&i.to_string())], |_, _| ()).is_ok()).collect();
+        let uses = |name: usize| {
+            let scope = scope(&name.to_string());
+            gates.with(std::slice::from_ref(&scope), |g, now| g[0].take(&scope.policy, now, 1)).is_ok()
+        };
+        let outcomes: Vec<bool> = (0..2000).map(uses).collect();
         assert!(outcomes.iter().filter(|ok| **ok).count() <= 4 * SHARDS);
         assert!(outcomes.contains(&false));
         assert!(uses(0), "who is in stays in");
