@@ -395,11 +395,17 @@ mod tests {
 
     #[test]
     fn p3_overlapping_refusals_are_one_pause() {
-        let log = Log::from_hits(vec![refused(0, 1_000), refused(20, 1_500), refused(3_000, 1_000)]);
-        let pauses = log.pauses();
-        assert_eq!(pauses.len(), 2);
-        let first = Pause { scope: ScopeId(1), from: ms(100), until: ms(1_610), refusals: 2 };
-        assert_eq!(pauses[0], first);
+        // Together with the first, into its pause, just before its end, and after it.
+        let log = Log::from_hits(vec![
+            refused(0, 1_000),
+            refused(20, 1_500),
+            refused(1_000, 200),
+            refused(1_609, 500),
+            refused(3_000, 1_000),
+        ]);
+        let first = Pause { scope: ScopeId(1), from: ms(100), until: ms(2_199), refusals: 4 };
+        let second = Pause { scope: ScopeId(1), from: ms(3_100), until: ms(4_090), refusals: 1 };
+        assert_eq!(log.pauses(), [first, second]);
     }
 
     #[test]

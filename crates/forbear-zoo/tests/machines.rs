@@ -262,6 +262,13 @@ fn three_refusals_bring_a_ban_that_does_not_say_how_long() {
 }
 
 #[test]
+fn a_ban_wipes_the_slate() {
+    let mut machine = machine("fixed-window:limit=1/1h,phase=first-request,ban=3/100s/5s");
+    let seen = [0, 1, 2, 3, 4, 5_002, 5_003, 5_004, 5_005, 5_006].map(|at| status(&mut machine, ms(at)));
+    assert_eq!(seen, [200, 429, 429, 429, 403, 403, 429, 429, 429, 403]);
+}
+
+#[test]
 fn refusals_far_apart_bring_no_ban() {
     let mut machine = machine("token-bucket:rate=1/s,burst=1,ban=3/10s/60s");
     for second in 0..20 {
@@ -300,6 +307,10 @@ fn both_windows_hold_at_once_and_a_refusal_counts_in_neither() {
     }
     assert_eq!(seen, [200, 200, 429, 200, 200, 429, 200, 429, 429, 200]);
     let answer = hit(&mut machine, ms(10_500), Facts::get("/"));
+    assert_ne!(
+        answer.scopes[0], answer.scopes[1],
+        "two rules are two counters, also where they count the same"
+    );
     assert_eq!(header(&answer, "ratelimit"), Some("\"limit-1\";r=0;t=1, \"limit-2\";r=3;t=10"));
     assert_eq!(header(&answer, "ratelimit-policy"), Some("\"limit-1\";q=2;w=1, \"limit-2\";q=5;w=10"));
 }
@@ -432,6 +443,17 @@ fn a_refusal_in_every_form() {
         for (name, value) in expected {
             assert_eq!(header(&answer, name), Some(*value), "{hint}");
         }
+    }
+}
+
+#[test]
+fn a_moment_is_told_in_whole_seconds_and_never_too_early() {
+    for (hint, expected) in [("http-date", "Tue, 14 Nov 2023 22:13:34 GMT"), ("reset-epoch", "1700000014")] {
+        let mut machine = machine(&format!("fixed-window:limit=1/10s,phase=first-request,hint={hint}"));
+        let _ = hit(&mut machine, ms(0), Facts::get("/"));
+        let answer = hit(&mut machine, ms(0), Facts::get("/"));
+        let value = header(&answer, "retry-after").or(header(&answer, "x-ratelimit-reset"));
+        assert_eq!((value, answer.wait, answer.told), (Some(expected), Some(ms(10_000)), Some(ms(10_750))));
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use forbear_zoo::naive::{self, NaiveOptions, Retry};
-use forbear_zoo::{Account, Answer, Facts, Fault, Hint, Rate, Server, ServerOptions, Spec, Verdict};
+use forbear_zoo::{Account, Answer, Facts, Fault, Hint, Limiter, Rate, Server, ServerOptions, Spec, Verdict};
 
 /// One request on a connection of its own; all the bytes that came back, and how it ended.
 fn ask(addr: SocketAddr, head: &str) -> (String, std::io::Result<()>) {
@@ -239,4 +241,87 @@ async fn hints_and_dates_go_out_once_and_as_the_machine_said() {
     let log = server.stop().await;
     let refused = log.refused().next().unwrap();
     assert!(refused.told >= refused.wait && refused.told <= Some(told));
+}
+
+/// Counts arrivals and departures.
+struct Ledger(Arc<AtomicI64>, Arc<AtomicI64>);
+
+impl Limiter for Ledger {
+    fn arrive(&mut self, _now: Duration, request: &Facts<'_>) -> Answer {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        match request.path {
+            "/reset" => Answer::fault(Fault::Reset),
+            "/cut" => Answer::fault(Fault::Truncated),
+            "/none" => Answer { status: 204, ..Answer::ok() }.body(""),
+            "/late" => Answer::ok().after(Duration::from_secs(600)),
+            _ => Answer::ok(),
+        }
+    }
+
+    fn depart(&mut self, _now: Duration, _request: &Facts<'_>, _answer: &Answer) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_arrival_departs_once_however_it_ends() {
+    let [arrived, departed] = [Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0))];
+    let options = ServerOptions { body_size: 4_000_000, ..ServerOptions::default() };
+    let ledger = Ledger(Arc::clone(&arrived), Arc::clone(&departed));
+    let server = Server::start_with(ledger, options).await.unwrap();
+    let addr = server.addr();
+    for head in ["GET /", "HEAD /", "GET /none", "GET /reset", "GET /cut"] {
+        let _ = ask_in_thread(addr, head).await;
+    }
+    // Clients that leave in the middle: of a wait, and of a body that is too large for any buffer.
+    let left: Vec<TcpStream> = ["/late", "/"]
+        .map(|path| {
+            let mut stream = TcpStream::connect(addr).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: zoo\r\n\r\n").unwrap();
+            stream
+        })
+        .into();
+    while arrived.load(Ordering::SeqCst) < 7 {
+        tokio::task::yield_now().await;
+    }
+    drop(left);
+    while departed.load(Ordering::SeqCst) < 7 {
+        tokio::task::yield_now().await;
+    }
+    let log = server.stop().await;
+    assert_eq!((arrived.load(Ordering::SeqCst), departed.load(Ordering::SeqCst)), (7, 7));
+    assert_eq!(log.hits().iter().filter(|hit| hit.delivered).count(), 3);
+}
+
+/// The whole zoo over a socket: what clients count is what the log says.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_and_log_agree_at_every_example() {
+    let mut runs = tokio::task::JoinSet::new();
+    for (example, spec) in Spec::all_examples() {
+        runs.spawn(async move {
+            let server = Server::start(spec, ServerOptions::default()).await.unwrap();
+            let paths = (0..40).map(|n| format!("/{}/{n}", ["a", "shut", "b"][n % 3])).collect();
+            let options = NaiveOptions {
+                workers: 5,
+                retry: Retry::Every(Duration::from_millis(20)),
+                attempts_max: 4,
+                ..NaiveOptions::default()
+            };
+            let report = naive::run(server.addr(), paths, options).await;
+            let log = server.stop().await;
+            (example.name, report, log)
+        });
+    }
+    while let Some(run) = runs.join_next().await {
+        let (name, report, log) = run.unwrap();
+        assert_eq!(report.done + report.failed, 40, "{name}");
+        assert_eq!(log.hits().len() as u64, report.sent, "{name}");
+        let told =
+            log.hits().iter().filter(|hit| hit.delivered && [429, 503].contains(&hit.status)).count() as u64;
+        assert_eq!(told, report.refused, "{name}");
+        let whole = log.served().filter(|hit| hit.delivered).count() as u64;
+        let stalled = |hit: &&forbear_zoo::Hit| matches!(hit.verdict, Verdict::Fault(Fault::Stall(_)));
+        let late = log.faults().filter(stalled).filter(|hit| hit.delivered).count() as u64;
+        assert_eq!(whole + late, report.done, "{name}: a stalled body does come in the end");
+    }
 }

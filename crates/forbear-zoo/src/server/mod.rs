@@ -145,7 +145,7 @@ impl Server {
         self.shared.start.elapsed()
     }
 
-    /// A copy of the log so far.
+    /// A copy of the log so far. An answer that a client has just read may not be marked as sent yet.
     #[must_use]
     pub fn log(&self) -> Log {
         self.shared.lock().log.clone()
