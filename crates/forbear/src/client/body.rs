@@ -6,14 +6,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use h2::RecvStream;
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+use super::Limits;
 use super::clock::Clock;
+use super::decode::{Broken, Decoding};
 use super::fault::{Fault, FaultKind, Phase, Processed};
-use super::h1::{self, H1};
+use super::h1::H1;
+use super::h2 as http2;
 use super::pool::{Pool, PoolKey};
+
+/// A body may expand to [`RATIO_MAX`] times its size on the wire once it is longer than this: short ones do no harm.
+const RATIO_FREE_BYTES: u64 = 1024 * 1024;
+
+/// How far a body may expand by default. One layer of deflate cannot exceed 1032:1, so a file of zeros passes, while
+/// layers on top of each other, Brotli and Zstandard, which reach thousands and millions, do not.
+pub const RATIO_MAX: u32 = 1100;
 
 /// The body of an answer, read in pieces.
 ///
@@ -21,11 +33,15 @@ use super::pool::{Pool, PoolKey};
 /// when the body is dropped before its end.
 pub struct Body {
     source: Source,
+    decoding: Option<Decoding>,
+    /// What broke before a byte of the body was read; told by the first piece.
+    broken: Option<Broken>,
     clock: Clock,
     received: u64,
     decoded: u64,
     body_max: u64,
-    announced: Option<u64>, // what Content-Length says the decoded size will be
+    ratio_max: u32,
+    announced: Option<u64>, // what Content-Length says of a body that is not coded
 }
 
 enum Source {
@@ -37,6 +53,9 @@ enum Source {
         pool: Arc<Pool>,
         key: PoolKey,
     },
+    H2 {
+        stream: RecvStream,
+    },
 }
 
 impl Body {
@@ -45,16 +64,45 @@ impl Body {
         connection: Box<H1>,
         pool: Arc<Pool>,
         key: PoolKey,
+        headers: &HeaderMap,
         clock: Clock,
-        body_max: u64,
+        limits: &Limits,
     ) -> Body {
         let announced = incoming.size_hint().exact();
+        let empty = incoming.is_end_stream();
+        Body::new(Source::H1 { incoming, connection, pool, key }, empty, announced, headers, clock, limits)
+    }
+
+    pub(super) fn h2(stream: RecvStream, headers: &HeaderMap, clock: Clock, limits: &Limits) -> Body {
+        let empty = stream.is_end_stream();
+        let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        Body::new(Source::H2 { stream }, empty, announced, headers, clock, limits)
+    }
+
+    fn new(
+        source: Source,
+        empty: bool,
+        announced: Option<u64>,
+        headers: &HeaderMap,
+        clock: Clock,
+        limits: &Limits,
+    ) -> Body {
+        // The answer to HEAD, 204 and 304 describe a body that does not come.
+        let decoding = if empty { Ok(None) } else { Decoding::of(headers) };
+        let (decoding, broken) = match decoding {
+            Ok(decoding) => (decoding, None),
+            Err(broken) => (None, Some(broken)),
+        };
+        let announced = announced.filter(|_| !empty && decoding.is_none());
         Body {
-            source: Source::H1 { incoming, connection, pool, key },
+            source,
+            decoding,
+            broken,
             clock,
             received: 0,
             decoded: 0,
-            body_max,
+            body_max: limits.body_max,
+            ratio_max: limits.ratio_max,
             announced,
         }
     }
@@ -112,34 +160,53 @@ impl Body {
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(self.fail_because(FaultKind::Decode, broken));
+        }
         if let Some(size) = self.announced.filter(|&size| size > self.body_max) {
             return Poll::Ready(self.fail(FaultKind::BodyTooLarge { limit: self.body_max, size }));
         }
-        let Some(piece) = ready!(self.poll_wire(cx)) else { return Poll::Ready(None) };
-        let piece = match piece {
-            Ok(piece) => piece,
-            Err(fault) => return Poll::Ready(Some(Err(fault))),
-        };
+        loop {
+            match self.decoding.as_mut().map(Decoding::take) {
+                Some(Ok(Some(piece))) => return Poll::Ready(self.pass(piece)),
+                Some(Err(broken)) => return Poll::Ready(self.fail_because(FaultKind::Decode, broken)),
+                Some(Ok(None)) | None => {}
+            }
+            match (ready!(self.poll_wire(cx)), &mut self.decoding) {
+                (Some(Ok(data)), Some(decoding)) => decoding.feed(data),
+                (Some(Ok(data)), None) => return Poll::Ready(self.pass(data)),
+                (Some(Err(fault)), _) => return Poll::Ready(self.end(fault)),
+                (None, Some(decoding)) if !decoding.is_complete() => {
+                    return Poll::Ready(self.fail(FaultKind::BodyShort));
+                }
+                (None, _) => return Poll::Ready(None),
+            }
+        }
+    }
+
+    /// Counts a decoded piece, and lets it through if it is within bounds.
+    fn pass(&mut self, piece: Bytes) -> Option<Result<Bytes, Fault>> {
         self.decoded += piece.len() as u64;
         if self.decoded > self.body_max {
-            let too_large = FaultKind::BodyTooLarge { limit: self.body_max, size: self.decoded };
-            return Poll::Ready(self.fail(too_large));
+            return self.fail(FaultKind::BodyTooLarge { limit: self.body_max, size: self.decoded });
         }
-        Poll::Ready(Some(Ok(piece)))
+        let ratio_bytes_max = self.received.saturating_mul(u64::from(self.ratio_max)).max(RATIO_FREE_BYTES);
+        if self.decoded > ratio_bytes_max {
+            return self.fail(FaultKind::RatioExceeded { limit: self.ratio_max });
+        }
+        Some(Ok(piece))
     }
 
     /// The next piece as it comes from the connection. At the end the connection is given back.
     fn poll_wire(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            let frame = match &mut self.source {
+            let data = match &mut self.source {
                 Source::Over => return Poll::Ready(None),
-                Source::H1 { incoming, connection, .. } => connection
-                    .poll_frame(incoming, cx)
-                    .map(|frame| frame.map(|frame| frame.map_err(h1::body_fault))),
+                Source::H1 { incoming, connection, .. } => connection.poll_data(incoming, cx),
+                Source::H2 { stream } => http2::poll_data(stream, cx),
             };
-            match frame {
-                Poll::Ready(Some(Ok(frame))) => {
-                    let Ok(data) = frame.into_data() else { continue }; // trailers say nothing that we use
+            match data {
+                Poll::Ready(Some(Ok(data))) => {
                     if data.is_empty() {
                         continue;
                     }
@@ -150,10 +217,7 @@ impl Body {
                     }
                     return Poll::Ready(Some(Ok(data)));
                 }
-                Poll::Ready(Some(Err(fault))) => {
-                    self.source = Source::Over;
-                    return Poll::Ready(Some(Err(fault)));
-                }
+                Poll::Ready(Some(Err(fault))) => return Poll::Ready(self.end(fault)),
                 Poll::Ready(None) => {
                     self.give_back(cx);
                     return Poll::Ready(None);
@@ -186,9 +250,20 @@ impl Body {
 
     #[cold]
     fn fail(&mut self, kind: FaultKind) -> Option<Result<Bytes, Fault>> {
+        self.end(Fault::new(kind, Phase::Body, Processed::Unknown))
+    }
+
+    #[cold]
+    fn fail_because(&mut self, kind: FaultKind, broken: Broken) -> Option<Result<Bytes, Fault>> {
+        self.end(Fault::new(kind, Phase::Body, Processed::Unknown).because(broken))
+    }
+
+    /// Nothing comes after a fault, and the connection is closed.
+    fn end(&mut self, fault: Fault) -> Option<Result<Bytes, Fault>> {
         self.announced = None;
+        self.decoding = None;
         self.source = Source::Over;
-        Some(Err(Fault::new(kind, Phase::Body, Processed::Unknown)))
+        Some(Err(fault))
     }
 }
 

@@ -9,11 +9,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body as _, Frame};
+use http_body::Body as _;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -59,11 +59,6 @@ impl H1 {
         self.remote
     }
 
-    /// Whether it served a request before this one.
-    pub(super) fn served(&self) -> bool {
-        self.served
-    }
-
     /// Sends the request and waits for the head of the answer.
     pub(super) async fn exchange(
         &mut self,
@@ -106,17 +101,28 @@ impl H1 {
         Err(Failed::Fault(fault))
     }
 
-    /// The next frame of the body that came on this connection.
-    pub(super) fn poll_frame(
+    /// The next piece of the body that came on this connection. Trailers say nothing that we use.
+    pub(super) fn poll_data(
         &mut self,
         body: &mut Incoming,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
-            return Poll::Ready(frame);
+    ) -> Poll<Option<Result<Bytes, Fault>>> {
+        loop {
+            let mut polled = Pin::new(&mut *body).poll_frame(cx);
+            if polled.is_pending() {
+                self.drive(cx);
+                polled = Pin::new(&mut *body).poll_frame(cx);
+            }
+            match ready!(polled) {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(body_fault(error)))),
+                None => return Poll::Ready(None),
+            }
         }
-        self.drive(cx);
-        Pin::new(body).poll_frame(cx)
     }
 
     /// Whether the connection, its body read to the end, can serve another request. Call it once the body is over.
@@ -171,7 +177,7 @@ fn head_fault_kind(error: &hyper::Error) -> FaultKind {
 }
 
 /// What a broken body is to be called.
-pub(super) fn body_fault(error: hyper::Error) -> Fault {
+fn body_fault(error: hyper::Error) -> Fault {
     // An unreadable chunk comes as InvalidInput or InvalidData; an end before its time and a reset as what they are.
     let kind = match io_error(&error).map(io::Error::kind) {
         Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => FaultKind::BodyMalformed,

@@ -1,8 +1,9 @@
 //! The header fields of a request: ours, the item's, and those that neither may set.
 
 use bytes::Bytes;
-use http::Method;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
+use http::{Method, Uri};
 
 use super::fault::{FaultKind, Phase};
 use super::target::Target;
@@ -60,6 +61,26 @@ pub(super) fn assemble(
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
     }
     Ok(headers)
+}
+
+/// The same request in the form of HTTP/2: the host is part of the target ([RFC 9113 section 8.3.1]).
+///
+/// [RFC 9113 section 8.3.1]: https://www.rfc-editor.org/rfc/rfc9113#section-8.3.1
+pub(super) fn for_h2<B>(request: &http::Request<B>, target: &Target) -> Result<http::Request<()>, Fault> {
+    let invalid = |error: http::Error| not_sent(FaultKind::InvalidRequest, Phase::Send).because(error);
+    let mut headers = request.headers().clone();
+    let authority = match headers.remove(header::HOST) {
+        Some(host) => Authority::try_from(host.as_bytes()).map_err(|error| invalid(error.into()))?,
+        None => target.uri_authority().map_err(|error| invalid(error.into()))?,
+    };
+    let uri = Uri::builder().scheme(target.scheme().as_str()).authority(authority);
+    let uri = uri.path_and_query(target.path_and_query()).build().map_err(invalid)?;
+    let mut same = http::Request::new(());
+    *same.method_mut() = request.method().clone();
+    *same.uri_mut() = uri;
+    *same.version_mut() = http::Version::HTTP_2;
+    *same.headers_mut() = headers;
+    Ok(same)
 }
 
 /// Fields that belong to the connection, to the framing or to an exit. An item that carries them by mistake is sent

@@ -10,26 +10,32 @@
 mod address;
 mod body;
 mod clock;
+mod decode;
 mod dial;
 mod fault;
 mod h1;
+mod h2;
 mod headers;
 mod pool;
 mod target;
+mod tls;
 mod wire;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body_util::Full;
+use rustls::RootCertStore;
 use tokio::time::Instant;
 
 pub use address::{Hop, is_public};
-pub use body::Body;
+pub use body::{Body, RATIO_MAX};
 pub use fault::{Fault, FaultKind, Phase, Processed};
 pub use headers::is_secret;
 pub use target::{Host, Scheme, Target, TargetError, URL_BYTES_MAX};
@@ -37,12 +43,24 @@ pub use target::{Host, Scheme, Target, TargetError, URL_BYTES_MAX};
 use crate::permit::Permit;
 use clock::Clock;
 use dial::{Dialer, may_reach, not_sent};
-use h1::{Failed, H1, HeadLimits};
-use pool::{Pool, PoolKey, PoolLimits};
+use h1::{H1, HeadLimits};
+use h2::H2;
+use pool::{Found, Pool, PoolKey, PoolLimits};
+use tls::Tls;
 use wire::{Stream, Wire};
 
 /// The most fields that a head may have. Real answers stay below 100; the bytes are bounded apart.
 const HEAD_FIELDS_MAX: usize = 256;
+
+/// Which versions of HTTP are spoken through TLS. Without TLS it is always HTTP/1.1.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Http2 {
+    /// HTTP/2 where the server agrees to it (by ALPN), else HTTP/1.1.
+    #[default]
+    Auto,
+    /// HTTP/1.1 only.
+    Never,
+}
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug)]
@@ -60,6 +78,10 @@ pub struct ClientOptions {
     pub idle_max: usize,
     /// How long a connection may be idle. Default 30 s: common servers close after 60 to 75 s, some after 5.
     pub idle_timeout: Duration,
+    /// Whether HTTP/2 is offered. Default [`Http2::Auto`].
+    pub http2: Http2,
+    /// The root certificates to trust. Default `None`: the system's, or those of `SSL_CERT_FILE`.
+    pub roots: Option<Arc<RootCertStore>>,
 }
 
 impl Default for ClientOptions {
@@ -71,6 +93,8 @@ impl Default for ClientOptions {
             idle_per_origin_max: 64,
             idle_max: 512,
             idle_timeout: Duration::from_secs(30),
+            http2: Http2::Auto,
+            roots: None,
         }
     }
 }
@@ -119,14 +143,17 @@ pub struct Limits {
     pub deadline: Instant,
     /// The most bytes of body, decoded.
     pub body_max: u64,
+    /// How far the body may expand, once it is over 1 MiB: decoded bytes to bytes of the wire.
+    pub ratio_max: u32,
     /// Who chose the target.
     pub hop: Hop,
 }
 
 impl Limits {
-    /// A first hop with a deadline from now and 64 MiB of body.
+    /// A first hop with a deadline from now, 64 MiB of body, and [`RATIO_MAX`].
     pub fn within(timeout: Duration) -> Limits {
-        Limits { deadline: Instant::now() + timeout, body_max: 64 * 1024 * 1024, hop: Hop::First }
+        let deadline = Instant::now() + timeout;
+        Limits { deadline, body_max: 64 * 1024 * 1024, ratio_max: RATIO_MAX, hop: Hop::First }
     }
 }
 
@@ -178,6 +205,7 @@ pub struct Client {
 struct Inner {
     options: ClientOptions,
     dialer: Dialer,
+    tls: Tls,
     pool: Arc<Pool>,
 }
 
@@ -189,7 +217,9 @@ impl Client {
             idle_max: options.idle_max,
             idle_timeout: options.idle_timeout,
         }));
-        Client { inner: Arc::new(Inner { dialer: Dialer::new(options.public_only), pool, options }) }
+        let dialer = Dialer::new(options.public_only);
+        let tls = Tls::new(options.http2 == Http2::Auto, options.roots.clone());
+        Client { inner: Arc::new(Inner { dialer, tls, pool, options }) }
     }
 
     /// Sends one request and waits for the head of its answer. The permit is the gate's word that it may (S4).
@@ -198,73 +228,157 @@ impl Client {
     /// Why there is no answer, and whether the server may have acted on the request.
     ///
     /// # Cancel safety
-    /// Dropping the future (or later the body) closes an HTTP/1.1 connection. Whether the server has acted by then
-    /// nobody knows.
+    /// Dropping the future (or later the body) closes an HTTP/1.1 connection and resets an HTTP/2 stream. Whether the
+    /// server has acted by then nobody knows.
     pub async fn send(&self, permit: &Permit, request: Request, limits: &Limits) -> Result<Response, Fault> {
         let _: &Permit = permit;
+        let inner = &*self.inner;
         let Request { method, target, headers, body } = request;
-        let headers = headers::assemble(&method, &target, headers, &body, &self.inner.options.user_agent)?;
+        let headers = headers::assemble(&method, &target, headers, &body, &inner.options.user_agent)?;
         let key = PoolKey::new(target.origin_bytes());
         let mut clock = Clock::until(limits.deadline);
-
-        let mut outgoing = http::Request::new(Full::new(body));
-        *outgoing.method_mut() = method;
-        *outgoing.uri_mut() = Uri::from(target.path_and_query());
-        *outgoing.headers_mut() = headers;
+        let mut unsent = http::Request::new(Full::new(body.clone()));
+        *unsent.method_mut() = method;
+        *unsent.uri_mut() = Uri::from(target.path_and_query());
+        *unsent.headers_mut() = headers;
         loop {
-            let mut connection = match self.inner.pool.take(&key) {
-                Some(connection) => connection,
-                None => self.connect(&target, limits.hop, &mut clock).await?,
+            let (found, reused) = match inner.pool.take(&key) {
+                Some(found) => (found, true),
+                None => inner.dial(&key, &target, limits.hop, &mut clock).await?,
             };
-            may_reach(&self.inner.dialer, connection.remote().ip(), limits.hop)?;
-            let reused = connection.served();
-            match connection.exchange(outgoing, &mut clock).await {
-                Ok(response) => {
-                    return Ok(self.answer(response, connection, reused, key, clock, limits).await);
+            match found {
+                Found::H1(mut connection) => {
+                    may_reach(&inner.dialer, connection.remote().ip(), limits.hop)?;
+                    match connection.exchange(unsent, &mut clock).await {
+                        Ok(answer) => {
+                            return inner.answer_h1(answer, connection, reused, key, clock, limits).await;
+                        }
+                        Err(h1::Failed::Unsent(request)) if reused => unsent = request,
+                        Err(h1::Failed::Unsent(_)) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
+                        Err(h1::Failed::Fault(fault)) => return Err(fault),
+                    }
                 }
-                Err(Failed::Unsent(request)) if reused => outgoing = request,
-                Err(Failed::Unsent(_)) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
-                Err(Failed::Fault(fault)) => return Err(fault),
+                Found::H2(mut connection) => {
+                    may_reach(&inner.dialer, connection.remote().ip(), limits.hop)?;
+                    if reused && !connection.is_open() {
+                        inner.pool.forget(&key, &connection);
+                        continue;
+                    }
+                    let request = headers::for_h2(&unsent, &target)?;
+                    let read = connection.read();
+                    match connection.exchange(request, body.clone(), reused, &mut clock).await {
+                        Ok(answer) => return Ok(answer_h2(answer, &connection, reused, clock, limits)),
+                        Err(h2::Failed::Unsent) if reused => inner.pool.forget(&key, &connection),
+                        Err(h2::Failed::Unsent) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
+                        Err(h2::Failed::Fault(fault)) => {
+                            // Not one byte until the deadline: the way there may be gone without a word, and whoever
+                            // comes next must not wait on it.
+                            if fault.kind == FaultKind::TimedOut && connection.read() == read {
+                                inner.pool.forget(&key, &connection);
+                            }
+                            return Err(fault);
+                        }
+                    }
+                }
             }
         }
     }
+}
 
-    async fn connect(&self, target: &Target, hop: Hop, clock: &mut Clock) -> Result<Box<H1>, Fault> {
-        if target.scheme() == Scheme::Https {
-            return Err(not_sent(FaultKind::UnsupportedProtocol, Phase::Tls));
-        }
-        let dialer = &self.inner.dialer;
-        let deadline = clock.deadline();
-        let late = |at| move |_| not_sent(FaultKind::TimedOut, at);
-        let addresses = clock
-            .within(dialer.resolve(target.host(), target.port(), hop))
+impl Inner {
+    /// A new connection, or one that another request has opened meanwhile and that may be shared. Tells whether it had
+    /// been there before this request.
+    async fn dial(
+        &self,
+        key: &PoolKey,
+        target: &Target,
+        hop: Hop,
+        clock: &mut Clock,
+    ) -> Result<(Found, bool), Fault> {
+        let turn = match target.scheme() {
+            Scheme::Https if self.tls.offers_h2() => self.pool.turn(key),
+            _ => None,
+        };
+        let Some(turn) = turn else { return Ok((self.connect(target, hop, clock).await?, false)) };
+        let guard = clock
+            .within(turn.lock_owned())
             .await
-            .map_err(late(Phase::Resolve))??;
+            .map_err(|_| not_sent(FaultKind::TimedOut, Phase::Connect))?;
+        if let Some(found) = self.pool.take(key) {
+            return Ok((found, true));
+        }
+        if self.pool.turn(key).is_none() {
+            drop(guard); // it has turned out to be an HTTP/1.1 server while we waited
+            return Ok((self.connect(target, hop, clock).await?, false));
+        }
+        let found = self.connect(target, hop, clock).await?;
+        match &found {
+            Found::H1(_) => self.pool.learn(key, None),
+            Found::H2(shared) => self.pool.learn(key, Some(shared.clone())),
+        }
+        Ok((found, false))
+    }
+
+    async fn connect(&self, target: &Target, hop: Hop, clock: &mut Clock) -> Result<Found, Fault> {
+        let late = |at| move |_| not_sent(FaultKind::TimedOut, at);
+        let deadline = clock.deadline();
+        let lookup = self.dialer.resolve(target.host(), target.port(), hop);
+        let addresses = clock.within(lookup).await.map_err(late(Phase::Resolve))??;
         let stream =
-            clock.within(dialer.connect(&addresses, deadline)).await.map_err(late(Phase::Connect))??;
+            clock.within(self.dialer.connect(&addresses, deadline)).await.map_err(late(Phase::Connect))??;
         let remote = stream
             .peer_addr()
             .map_err(|error| not_sent(FaultKind::ConnectFailed, Phase::Connect).because(error))?;
-        let head = HeadLimits { bytes_max: self.inner.options.head_bytes_max, fields_max: HEAD_FIELDS_MAX };
-        Ok(Box::new(H1::new(Wire::new(Stream::Plain(stream)), remote, head).await?))
+        let head = HeadLimits { bytes_max: self.options.head_bytes_max, fields_max: HEAD_FIELDS_MAX };
+        let stream = match target.scheme() {
+            Scheme::Http => Stream::Plain(stream),
+            Scheme::Https => {
+                let handshake = self.tls.handshake(stream, target.host());
+                Stream::Tls(Box::new(clock.within(handshake).await.map_err(late(Phase::Tls))??))
+            }
+        };
+        match &stream {
+            Stream::Tls(tls) if tls::speaks_h2(tls) => {
+                let handshake = H2::new(Wire::new(stream), remote, head);
+                Ok(Found::H2(clock.within(handshake).await.map_err(late(Phase::Connect))??))
+            }
+            _ => Ok(Found::H1(Box::new(H1::new(Wire::new(stream), remote, head).await?))),
+        }
     }
 
-    async fn answer(
+    async fn answer_h1(
         &self,
-        response: http::Response<hyper::body::Incoming>,
+        answer: http::Response<hyper::body::Incoming>,
         connection: Box<H1>,
         reused: bool,
         key: PoolKey,
         clock: Clock,
         limits: &Limits,
-    ) -> Response {
+    ) -> Result<Response, Fault> {
         let remote = connection.remote();
-        let (head, incoming) = response.into_parts();
-        let pool = Arc::clone(&self.inner.pool);
-        let mut body = Body::h1(incoming, connection, pool, key, clock, limits.body_max);
-        std::future::poll_fn(|cx| std::task::Poll::Ready(body.settle(cx))).await;
-        Response { status: head.status, version: head.version, headers: head.headers, body, reused, remote }
+        let (head, incoming) = answer.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Fault::new(FaultKind::UnsupportedProtocol, Phase::Head, Processed::Unknown));
+        }
+        let pool = Arc::clone(&self.pool);
+        let mut body = Body::h1(incoming, connection, pool, key, &head.headers, clock, limits);
+        poll_fn(|cx| Poll::Ready(body.settle(cx))).await;
+        let (status, version, headers) = (head.status, head.version, head.headers);
+        Ok(Response { status, version, headers, body, reused, remote })
     }
+}
+
+fn answer_h2(
+    answer: http::Response<::h2::RecvStream>,
+    connection: &H2,
+    reused: bool,
+    clock: Clock,
+    limits: &Limits,
+) -> Response {
+    let (head, stream) = answer.into_parts();
+    let body = Body::h2(stream, &head.headers, clock, limits);
+    let remote = connection.remote();
+    Response { status: head.status, version: Version::HTTP_2, headers: head.headers, body, reused, remote }
 }
 
 impl Default for Client {

@@ -104,8 +104,8 @@ impl Target {
         Target::parse_bytes(trim(text.as_bytes()))
     }
 
-    /// The target that a `Location` names, seen from this one ([RFC 3986 section 5.2]). Credentials do not go along;
-    /// a location may bring its own.
+    /// The target that a `Location` names, seen from this one ([RFC 3986 section 5.2]). Credentials go along
+    /// within the origin and never beyond it (K2); a location may bring its own.
     ///
     /// Bytes beyond ASCII become one escape each, so UTF-8 is escaped as UTF-8 and a lone Latin-1 byte as itself.
     ///
@@ -120,10 +120,10 @@ impl Target {
         }
         if let Some((scheme, rest)) = split_scheme(location) {
             // `http:path`, allowed by RFC 3986 section 5.2.2 for old programs, is ambiguous: refused with the host.
-            return Target::assemble(scheme?, rest);
+            return Ok(Target::assemble(scheme?, rest)?.inheriting(self));
         }
         if location.starts_with(b"//") {
-            return Target::assemble(self.scheme, location);
+            return Ok(Target::assemble(self.scheme, location)?.inheriting(self));
         }
         let reference = &location[..find(location, b"#")];
         let base = &self.text[self.origin_len..];
@@ -205,6 +205,14 @@ impl Target {
         self.text.slice(..self.origin_len)
     }
 
+    /// Takes over the credentials of `from` if the origin is the same and there are none of its own.
+    fn inheriting(mut self, from: &Target) -> Target {
+        if self.credentials.is_none() && self.origin() == from.origin() {
+            self.credentials.clone_from(&from.credentials);
+        }
+        self
+    }
+
     fn parse_bytes(text: &[u8]) -> Result<Target, TargetError> {
         if text.len() > URL_BYTES_MAX {
             return Err(TargetError::TooLong);
@@ -217,6 +225,10 @@ impl Target {
     fn assemble(scheme: Scheme, rest: &[u8]) -> Result<Target, TargetError> {
         let rest = rest.strip_prefix(b"//").ok_or(TargetError::Host)?;
         let (authority, path) = rest.split_at(find(rest, b"/?#"));
+        // To browsers a backslash ends the authority, to RFC 3986 it is part of the user: `http://a\@b/` is a or b.
+        if authority.contains(&b'\\') {
+            return Err(TargetError::Host);
+        }
         let (userinfo, host_port) = match authority.iter().rposition(|&b| b == b'@') {
             Some(at) => (Some(&authority[..at]), &authority[at + 1..]),
             None => (None, authority),
@@ -417,3 +429,6 @@ fn remove_dot_segments(path: &[u8], out: &mut Vec<u8>) {
         out.push(b'/');
     }
 }
+
+#[cfg(test)]
+mod tests;
