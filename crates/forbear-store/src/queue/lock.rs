@@ -23,6 +23,7 @@ const TRIES: u32 = 10;
 
 impl JobLock {
     /// Takes the lock of the job at `job`, or says who has it.
+    #[expect(clippy::disallowed_methods, reason = "blocking by nature, and called before anything else runs")]
     pub(crate) fn take(job: &Path) -> Result<JobLock, QueueError> {
         let path = lock_path(job);
         let io = |source| QueueError::Io { path: path.clone(), source };
