@@ -69,7 +69,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, problem) in self.problems.iter().enumerate() {
             if i > 0 {
-                f.write_str("\n")?;
+                f.write_str("\n\n")?;
             }
             write!(f, "{problem}")?;
         }

@@ -5,10 +5,13 @@ use std::{
     time::Duration,
 };
 
-use forbear_core::pace::Rate;
+use forbear_core::{
+    pace::Rate,
+    scope::{Combination, CombinationError, MAX_SCOPES},
+};
 use toml::de::DeValue;
 
-use super::{Scope, parse_duration, parse_size};
+use super::{SettingsError, parse_duration, parse_size};
 
 /// A value before anything is known about it.
 #[derive(Clone, Copy)]
@@ -80,15 +83,16 @@ impl<'a> Given<'a> {
             .map_err(|e: forbear_core::pace::RateError| e.to_string())
     }
 
-    /// A plain number with a point.
-    pub(super) fn float(self) -> Result<f64, String> {
+    /// A plain number within these bounds; `beyond` says what it is about.
+    pub(super) fn float_within(self, least: f64, most: f64, beyond: SettingsError) -> Result<f64, String> {
         let read: Result<f64, ParseFloatError> = match self {
             Given::Flag(text) => text.trim().parse(),
             Given::File(DeValue::Float(n)) => n.as_str().replace('_', "").parse(),
             Given::File(DeValue::Integer(n)) if n.radix() == 10 => n.as_str().replace('_', "").parse(),
             Given::File(value) => return Err(format!("expected a number, found {}", named(value))),
         };
-        read.map_err(|_| "expected a number".to_owned())
+        let read = read.map_err(|_| "expected a number".to_owned())?;
+        if (least..=most).contains(&read) { Ok(read) } else { Err(beyond.to_string()) }
     }
 
     /// Yes or no.
@@ -122,10 +126,10 @@ impl<'a> Given<'a> {
     }
 
     /// The combinations that limits count.
-    pub(super) fn scopes(self) -> Result<Vec<Scope>, String> {
+    pub(super) fn scopes(self) -> Result<Vec<Combination>, String> {
         let mut found = Vec::new();
         for text in self.texts()? {
-            let scope: Scope = text.parse().map_err(|e: super::ScopeError| e.to_string())?;
+            let scope: Combination = text.parse().map_err(|e: CombinationError| e.to_string())?;
             if found.contains(&scope) {
                 return Err(format!("`{scope}` stands twice; once is enough"));
             }
@@ -180,7 +184,7 @@ fn named(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// No count is larger: a million workers, attempts or slots is a typing error.
-const COUNT_MAX: u32 = 1_000_000;
-/// A request takes part in one step in all its scopes (S1), so their number is bounded.
-const SCOPES_MAX: usize = 5;
+/// No count is larger: so many workers, attempts or slots are a typing error.
+const COUNT_MAX: u32 = 65_535;
+/// One of a request's scopes is the run's.
+const SCOPES_MAX: usize = MAX_SCOPES - 1;

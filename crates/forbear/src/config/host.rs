@@ -2,9 +2,9 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-use forbear_core::pace::Rate;
+use forbear_core::{pace::Rate, scope::Combination};
 
-use super::{Scope, SecretHeader};
+use super::SecretHeader;
 
 /// Which hosts a `[hosts."NAME"]` table or a group's member is about.
 ///
@@ -237,7 +237,7 @@ pub struct HostSettings {
     /// A ceiling on the origin's requests in flight; `None` leaves it to `host_concurrency`.
     pub concurrency: Option<NonZeroU32>,
     /// What limits count here; `None` leaves it to the top level's `scope`.
-    pub scope: Option<Vec<Scope>>,
+    pub scope: Option<Vec<Combination>>,
     /// Headers that each request to the host carries, unless the item has its own of that name.
     pub headers: Vec<SecretHeader>,
     /// The profile by which limit headers are read; `None` goes by the host's name.

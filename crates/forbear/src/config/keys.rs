@@ -2,11 +2,16 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use forbear_core::pace::Rate;
+use forbear_core::{
+    backoff::{Backoff, Jitter},
+    hint::Profile,
+    pace::Rate,
+    policy::OnNoHint,
+};
 
 use super::{
-    Backoff, BackoffForm, Circuit, Endpoint, HostSettings, Jitter, OnNoHint, Pace, Pad, PathPattern,
-    PathPatternError, Settings, SettingsError, given::Given, show_duration, show_size,
+    Endpoint, HostSettings, Pace, PathPattern, PathPatternError, Settings, SettingsError, given::Given,
+    show_duration, show_size, suggest,
 };
 
 /// A key that sets a part of a `T`.
@@ -23,22 +28,14 @@ pub(super) struct Key<T> {
 #[derive(Clone)]
 pub(super) struct Draft {
     pub(super) settings: Settings,
-    backoff: (BackoffForm, Duration, Duration),
-    pad: (f64, Duration),
-    circuit: (NonZeroU32, NonZeroU32, Duration),
+    /// The form of the jitter, the base and the cap.
+    backoff: (Jitter, Duration, Duration),
 }
 
 impl Default for Draft {
     fn default() -> Draft {
         let settings = Settings::default();
-        let (b, p, c) = (settings.backoff, settings.pad, settings.circuit);
-        let nonzero = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
-        Draft {
-            backoff: (b.form(), b.base(), b.cap()),
-            pad: (p.factor(), p.fixed()),
-            circuit: (nonzero(c.refusals()), nonzero(c.incidents()), c.pause()),
-            settings,
-        }
+        Draft { backoff: (Jitter::Full, settings.backoff.base(), settings.backoff.cap()), settings }
     }
 }
 
@@ -46,10 +43,8 @@ impl Draft {
     /// The finished settings.
     pub(super) fn build(mut self) -> Result<Settings, SettingsError> {
         let (form, base, cap) = self.backoff;
-        self.settings.backoff = Backoff::new(form, base, cap)?;
-        self.settings.pad = Pad::new(self.pad.0, self.pad.1)?;
-        let (refusals, incidents, pause) = self.circuit;
-        self.settings.circuit = Circuit::new(refusals.get(), incidents.get(), pause)?;
+        let form = if self.settings.jitter == 0.0 { Jitter::Off } else { form };
+        self.settings.backoff = Backoff::new(base, cap, form).map_err(SettingsError::Backoff)?;
         self.settings.check()?;
         Ok(self.settings)
     }
@@ -65,13 +60,13 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "timeout",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.settings.timeout, g.some_duration("every attempt would fail")),
         show: |d| time(d.settings.timeout),
     },
     Key {
         name: "run_for",
-        takes: "a time or \"none\"",
+        takes: "a time, like \"2h\", or \"none\"",
         set: |d, g| {
             let found =
                 g.unless("none").map(|g| g.some_duration("nothing would be sent; \"none\" sets no limit"));
@@ -81,7 +76,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "stall_after",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.settings.stall_after, g.duration()),
         show: |d| time(d.settings.stall_after),
     },
@@ -103,13 +98,13 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "hold_max",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.settings.hold_max, g.duration()),
         show: |d| time(d.settings.hold_max),
     },
     Key {
         name: "pause_cap",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.settings.pause_cap, g.duration()),
         show: |d| time(d.settings.pause_cap),
     },
@@ -121,13 +116,13 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "backoff_base",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.backoff.1, g.some_duration("retries would hammer; the shortest is \"1ms\"")),
         show: |d| time(d.backoff.1),
     },
     Key {
         name: "backoff_cap",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.backoff.2, g.some_duration("it may not be shorter than backoff_base")),
         show: |d| time(d.backoff.2),
     },
@@ -140,29 +135,24 @@ pub(super) static TOP: &[Key<Draft>] = &[
     Key {
         name: "jitter",
         takes: "a share from 0 to 1",
-        set: |d, g| {
-            put(&mut d.settings.jitter, g.float().and_then(|n| Jitter::new(n).map_err(|e| e.to_string())))
-        },
-        show: |d| text(d.settings.jitter.share()),
+        set: |d, g| put(&mut d.settings.jitter, g.float_within(0.0, 1.0, SettingsError::Jitter)),
+        show: |d| text(d.settings.jitter),
     },
     Key {
         name: "pad.factor",
         takes: "a number from 1 to 10",
-        set: |d, g| {
-            let checked = |n| Pad::new(n, Duration::ZERO).map(|_| n).map_err(|e| e.to_string());
-            put(&mut d.pad.0, g.float().and_then(checked))
-        },
-        show: |d| text(d.pad.0),
+        set: |d, g| put(&mut d.settings.pad.factor, g.float_within(1.0, 10.0, SettingsError::PadFactor)),
+        show: |d| text(d.settings.pad.factor),
     },
     Key {
         name: "pad.fixed",
-        takes: "a time",
-        set: |d, g| put(&mut d.pad.1, g.duration()),
-        show: |d| time(d.pad.1),
+        takes: "a time, like \"30s\" or \"1h30m\"",
+        set: |d, g| put(&mut d.settings.pad.fixed, g.duration()),
+        show: |d| time(d.settings.pad.fixed),
     },
     Key {
         name: "probe_lease",
-        takes: "a time",
+        takes: "a time, like \"30s\" or \"1h30m\"",
         set: |d, g| put(&mut d.settings.probe_lease, g.some_duration("every waiter would be the probe")),
         show: |d| time(d.settings.probe_lease),
     },
@@ -174,7 +164,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate or \"none\"",
+        takes: "a rate, like \"10/s\" or \"5/15s\", or \"none\"",
         set: |d, g| put(&mut d.settings.rate, g.unless("none").map(|g| g.rate()).transpose()),
         show: |d| Some(d.settings.rate.map_or("none".to_owned(), |r| r.to_string())),
     },
@@ -190,13 +180,13 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "scope",
-        takes: "a list of combinations",
+        takes: "a list, like [\"origin\", \"origin+account\"]",
         set: |d, g| put(&mut d.settings.scope, g.scopes()),
         show: |d| list(&d.settings.scope),
     },
     Key {
         name: "body_max",
-        takes: "a size",
+        takes: "a size, like \"64MiB\"",
         set: |d, g| put(&mut d.settings.body_max, g.size()),
         show: |d| Some(show_size(d.settings.body_max)),
     },
@@ -225,24 +215,28 @@ pub(super) static TOP: &[Key<Draft>] = &[
     Key {
         name: "circuit.refusals",
         takes: "a count from 1",
-        set: |d, g| put(&mut d.circuit.0, g.count("it would trip over nothing")),
-        show: |d| text(d.circuit.0),
+        set: |d, g| {
+            put(&mut d.settings.circuit.refusals, g.count("it would trip over nothing").map(u32::from))
+        },
+        show: |d| text(d.settings.circuit.refusals),
     },
     Key {
         name: "circuit.incidents",
         takes: "a count from 1",
-        set: |d, g| put(&mut d.circuit.1, g.count("it would trip over nothing")),
-        show: |d| text(d.circuit.1),
+        set: |d, g| {
+            put(&mut d.settings.circuit.incidents, g.count("it would trip over nothing").map(u32::from))
+        },
+        show: |d| text(d.settings.circuit.incidents),
     },
     Key {
         name: "circuit.pause",
-        takes: "a time",
-        set: |d, g| put(&mut d.circuit.2, g.some_duration("it would close nothing")),
-        show: |d| time(d.circuit.2),
+        takes: "a time, like \"30s\" or \"1h30m\"",
+        set: |d, g| put(&mut d.settings.circuit.pause, g.some_duration("it would close nothing")),
+        show: |d| time(d.settings.circuit.pause),
     },
     Key {
         name: "secrets.query",
-        takes: "a list of names",
+        takes: "a list of names, like [\"token\"]",
         set: |d, g| {
             let names = g.texts().map(|names| names.into_iter().map(str::to_ascii_lowercase).collect());
             put(&mut d.settings.secrets.query, names)
@@ -251,7 +245,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "secrets.headers",
-        takes: "a list of names",
+        takes: "a list of names, like [\"token\"]",
         set: |d, g| put(&mut d.settings.secrets.headers, g.header_names()),
         show: |d| list(&d.settings.secrets.headers),
     },
@@ -261,7 +255,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
 pub(super) static HOST: &[Key<HostSettings>] = &[
     Key {
         name: "rate",
-        takes: "a rate",
+        takes: "a rate, like \"10/s\" or \"5/15s\"",
         set: |h, g| put(&mut h.rate, g.rate().map(Some)),
         show: |h| h.rate.and_then(text),
     },
@@ -273,14 +267,14 @@ pub(super) static HOST: &[Key<HostSettings>] = &[
     },
     Key {
         name: "scope",
-        takes: "a list of combinations",
+        takes: "a list, like [\"origin\", \"origin+account\"]",
         set: |h, g| put(&mut h.scope, g.scopes().map(Some)),
         show: |h| h.scope.as_ref().and_then(|s| list(s)),
     },
     Key {
         name: "service",
         takes: "a profile's name",
-        set: |h, g| put(&mut h.service, g.free_text().map(Some)),
+        set: |h, g| put(&mut h.service, g.free_text().and_then(profile).map(Some)),
         show: |h| h.service.clone(),
     },
 ];
@@ -289,7 +283,7 @@ pub(super) static HOST: &[Key<HostSettings>] = &[
 pub(super) static ENDPOINT: &[Key<EndpointDraft>] = &[
     Key {
         name: "match",
-        takes: "a path pattern",
+        takes: "a path pattern, like \"/v1/**\"",
         set: |e, g| {
             let read = |t: String| t.parse().map(Some).map_err(|p: PathPatternError| p.to_string());
             put(&mut e.matches, g.free_text().and_then(read))
@@ -304,7 +298,7 @@ pub(super) static ENDPOINT: &[Key<EndpointDraft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate",
+        takes: "a rate, like \"10/s\" or \"5/15s\"",
         set: |e, g| put(&mut e.rate, g.rate().map(Some)),
         show: |e| e.rate.and_then(text),
     },
@@ -345,6 +339,16 @@ impl From<&Endpoint> for EndpointDraft {
     }
 }
 
+/// The name of a profile that there is.
+fn profile(name: String) -> Result<String, String> {
+    if Profile::by_name(&name).is_some() {
+        return Ok(name);
+    }
+    let near = suggest::nearest(&name, Profile::all().iter().map(Profile::name));
+    Err(near
+        .map_or_else(|| format!("there is no profile `{name}`"), |near| format!("did you mean \"{near}\"?")))
+}
+
 /// A name of one's own choosing that scopes and messages can carry.
 fn name(text: String) -> Result<Option<String>, String> {
     if text.is_empty() || text.chars().any(char::is_control) {
@@ -376,10 +380,7 @@ fn word<T: Copy + PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {
 }
 
 pub(super) const NO_VALUE: &str = "not a legal header value: it has characters that would end the header";
-const FORMS: &[(&str, BackoffForm)] = &[
-    ("full", BackoffForm::Full),
-    ("decorrelated", BackoffForm::Decorrelated),
-    ("equal", BackoffForm::Equal),
-];
+const FORMS: &[(&str, Jitter)] =
+    &[("full", Jitter::Full), ("decorrelated", Jitter::Decorrelated), ("equal", Jitter::Equal)];
 const NO_HINTS: &[(&str, OnNoHint)] = &[("hold", OnNoHint::Hold), ("park", OnNoHint::Park)];
 const PACES: &[(&str, Pace)] = &[("configured", Pace::Configured), ("learned", Pace::Learned)];

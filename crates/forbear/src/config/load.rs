@@ -140,6 +140,17 @@ impl fmt::Display for Origin {
     }
 }
 
+impl Origin {
+    fn rank(&self) -> u8 {
+        match self {
+            Origin::Default => 0,
+            Origin::Policy(_) => 1,
+            Origin::File(..) => 2,
+            Origin::Flag(_) => 3,
+        }
+    }
+}
+
 /// A file's text while it is read.
 struct Doc {
     name: PathBuf,
@@ -424,7 +435,8 @@ impl Build {
                     continue;
                 };
                 if let Err(message) = (known.set)(&mut draft, Given::File(value.get_ref())) {
-                    self.problem(doc.place(value.span(), Show::Marked), format!("{name}: {message}"), None);
+                    let help = Some(format!("it takes {}", known.takes));
+                    self.problem(doc.place(value.span(), Show::Marked), format!("{name}: {message}"), help);
                 }
                 said.push((known.name, doc.origin(key.span().start)));
             }
@@ -521,8 +533,13 @@ impl Build {
                 self.origins.insert(full.to_owned(), origin);
                 self.places.insert(full.to_owned(), place);
             }
-            Err(message) if matches!(place, Place::Flag(_)) => self.problem(place, message, None),
-            Err(message) => self.problem(place, format!("{}: {message}", key.name), None),
+            Err(message) => {
+                let message = match place {
+                    Place::Flag(_) => message,
+                    _ => format!("{}: {message}", key.name),
+                };
+                self.problem(place, message, Some(format!("it takes {}", key.takes)));
+            }
         }
     }
 
@@ -542,9 +559,11 @@ impl Build {
             match self.draft.clone().build() {
                 Ok(settings) => return Ok(Config { settings, values, file }),
                 Err(e) => {
-                    let message = e.to_string();
-                    let place = e.keys().iter().find_map(|key| self.places.get(*key)).cloned();
-                    self.problem(place.unwrap_or(Place::Nowhere), message, None);
+                    // Whoever spoke last brought it about: the flag, else the file, else the policy.
+                    let culprit =
+                        e.keys().iter().rev().max_by_key(|key| self.origins.get(**key).map(Origin::rank));
+                    let place = culprit.and_then(|key| self.places.get(*key)).cloned();
+                    self.problem(place.unwrap_or(Place::Nowhere), e.to_string(), None);
                 }
             }
         }

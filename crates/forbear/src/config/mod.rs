@@ -7,19 +7,17 @@ mod given;
 mod host;
 mod keys;
 mod load;
-mod scope;
 mod secret;
 mod settings;
 mod source;
 mod suggest;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub use error::{ConfigError, Problem};
 pub use host::{Endpoint, Group, HostPattern, HostPatternError, HostSettings, PathPattern, PathPatternError};
 pub use load::{Config, Flag, Origin, Sources, Value, policy_names};
-pub use scope::{Scope, ScopeError};
 pub use secret::{Secret, SecretHeader};
-pub use settings::{
-    Backoff, BackoffForm, Circuit, Jitter, OnNoHint, Pace, Pad, SecretNames, Settings, SettingsError,
-};
+pub use settings::{Pace, SecretNames, Settings, SettingsError};
 pub use words::{WordsError, parse_duration, parse_size, show_duration, show_size};

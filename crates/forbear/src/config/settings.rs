@@ -2,11 +2,18 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use forbear_core::pace::Rate;
+use forbear_core::{
+    backoff::{Backoff, BackoffError},
+    circuit::CircuitPolicy,
+    pace::{Rate, Rates},
+    policy::{ItemPolicy, OnNoHint, Pad, ScopePolicy},
+    scope::Combination,
+};
 
 use super::{
-    Group, HostPattern, HostSettings, Scope,
+    Group, HostPattern, HostSettings,
     host::{group_of, merge},
+    show_duration,
 };
 
 /// Everything that the engine is told, after policy, file and flags.
@@ -43,15 +50,16 @@ pub struct Settings {
     pub on_no_hint: OnNoHint,
     /// What is added to a told time before anything starts (P1, P5).
     pub pad: Pad,
-    /// The share of a wait that may be added by chance, after every cap (P1). Default 0.1.
-    pub jitter: Jitter,
+    /// The share of a wait that chance may add, after every cap (P1), from 0 to 1. Zero switches chance off in the backoff
+    /// too. Default 0.1.
+    pub jitter: f64,
     /// How long a probe holds the right to be the only one, from its last renewal (B1). Never zero. Default 15 s.
     pub probe_lease: Duration,
     /// Where the pace comes from (L1-L6). Default [`Pace::Learned`].
     pub pace: Pace,
     /// What limits count (S1), where a host does not say otherwise; never empty. Default: the group, the origin, the origin
     /// with the account, the origin with the endpoint; each where a request has one.
-    pub scope: Vec<Scope>,
+    pub scope: Vec<Combination>,
     /// A ceiling on requests in flight to one origin, where a host does not say otherwise. Default none: it starts at 4 and
     /// is learned, up to `workers`.
     pub host_concurrency: Option<NonZeroU32>,
@@ -73,28 +81,16 @@ pub struct Settings {
     /// Names whose values are secret, beside those that always are (K1).
     pub secrets: SecretNames,
     /// When a scope trips, and for how long (X1).
-    pub circuit: Circuit,
+    pub circuit: CircuitPolicy,
 }
 
 /// Why settings, each possible alone, do not go together.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A backoff of nothing would hammer.
-    #[error("backoff_base must be longer than nothing; the shortest is `1ms`")]
-    ZeroBackoff,
-    /// The cap is the most that the base may grow to.
-    #[error(
-        "backoff_cap ({}) is shorter than backoff_base ({}); raise the one or lower the other",
-        super::words::show_duration(*.cap),
-        super::words::show_duration(*.base)
-    )]
-    CapBelowBase {
-        /// The first pause.
-        base: Duration,
-        /// The longest one.
-        cap: Duration,
-    },
+    /// A base of nothing, or a cap below it.
+    #[error("{}", backoff_text(*.0))]
+    Backoff(BackoffError),
     /// Not a share.
     #[error("jitter is the share of a wait that may be added, from 0 to 1")]
     Jitter,
@@ -102,8 +98,8 @@ pub enum SettingsError {
     #[error("pad.factor must be from 1 to 10: a told time may be stretched, never shortened")]
     PadFactor,
     /// Tripping over nothing.
-    #[error("circuit.{0} must be at least 1")]
-    Circuit(&'static str),
+    #[error("circuit.refusals and circuit.incidents must be at least 1")]
+    Circuit,
     /// A time that must last.
     #[error("{0} must be longer than nothing")]
     ZeroTime(&'static str),
@@ -121,8 +117,7 @@ impl SettingsError {
     /// The keys that it is about, the likelier culprit first.
     pub(super) fn keys(&self) -> &'static [&'static str] {
         match self {
-            SettingsError::ZeroBackoff => &["backoff_base"],
-            SettingsError::CapBelowBase { .. } => &["backoff_cap", "backoff_base"],
+            SettingsError::Backoff(_) => &["backoff_cap", "backoff_base"],
             SettingsError::UnusedGroups => &["groups"],
             _ => &[],
         }
@@ -151,7 +146,7 @@ impl Settings {
         if scopes().any(Vec::is_empty) {
             return Err(SettingsError::NoScope);
         }
-        if !self.groups.is_empty() && !scopes().flatten().any(|s| s.group()) {
+        if !self.groups.is_empty() && !scopes().flatten().any(|s| s.group) {
             return Err(SettingsError::UnusedGroups);
         }
         Ok(())
@@ -173,8 +168,44 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// How a scope is treated that has these ceilings of its own; without one on concurrency it is `workers`.
+    #[must_use]
+    pub fn scope_policy(&self, rate: Option<Rate>, concurrency: Option<NonZeroU32>) -> ScopePolicy {
+        let concurrency_max = concurrency.unwrap_or(self.workers).get();
+        ScopePolicy {
+            rates: Rates::new(rate.as_slice()),
+            learn: self.pace == Pace::Learned,
+            concurrency_start: CONCURRENCY_START.min(concurrency_max),
+            concurrency_max,
+            backoff: self.backoff,
+            pad: self.pad,
+            jitter: self.jitter,
+            pause_cap: self.pause_cap,
+            probe_lease: self.probe_lease,
+            circuit: self.circuit,
+        }
+    }
+
+    /// How an item is treated.
+    #[must_use]
+    pub fn item_policy(&self) -> ItemPolicy {
+        ItemPolicy {
+            max_attempts: self.max_attempts.get(),
+            refusals_max: self.refusals_per_item.get(),
+            // Over the cap an item is never kept in hand (P7).
+            hold_max: self.hold_max.min(self.pause_cap),
+            on_no_hint: self.on_no_hint,
+            backoff: self.backoff,
+            jitter: self.jitter,
+            pad: self.pad,
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
+        let scope = ScopePolicy::default();
         Settings {
             policy: "polite".to_owned(),
             workers: nonzero(64),
@@ -184,14 +215,19 @@ impl Default for Settings {
             max_attempts: nonzero(5),
             refusals_per_item: nonzero(4),
             hold_max: Duration::from_secs(30),
-            pause_cap: Duration::from_secs(300),
-            backoff: Backoff::default(),
+            pause_cap: scope.pause_cap,
+            backoff: scope.backoff,
             on_no_hint: OnNoHint::Hold,
-            pad: Pad::default(),
-            jitter: Jitter::default(),
-            probe_lease: Duration::from_secs(15),
+            pad: scope.pad,
+            jitter: scope.jitter,
+            probe_lease: scope.probe_lease,
             pace: Pace::Learned,
-            scope: vec![Scope::GROUP, Scope::ORIGIN, Scope::ORIGIN_ACCOUNT, Scope::ORIGIN_ENDPOINT],
+            scope: vec![
+                GROUP,
+                Combination::ORIGIN,
+                Combination::ORIGIN_ACCOUNT,
+                Combination::ORIGIN_ENDPOINT,
+            ],
             host_concurrency: None,
             rate: None,
             body_max: 16 << 20,
@@ -201,146 +237,8 @@ impl Default for Settings {
             hosts: Vec::new(),
             groups: Vec::new(),
             secrets: SecretNames::default(),
-            circuit: Circuit::default(),
+            circuit: scope.circuit,
         }
-    }
-}
-
-/// How a wait that nobody told grows: capped, exponential, with jitter.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Backoff {
-    form: BackoffForm,
-    base: Duration,
-    cap: Duration,
-}
-
-impl Backoff {
-    /// A first pause of about `base` that grows to `cap`.
-    ///
-    /// # Errors
-    /// A base of zero, and a cap below the base.
-    pub fn new(form: BackoffForm, base: Duration, cap: Duration) -> Result<Backoff, SettingsError> {
-        if base.is_zero() {
-            return Err(SettingsError::ZeroBackoff);
-        }
-        if cap < base {
-            return Err(SettingsError::CapBelowBase { base, cap });
-        }
-        Ok(Backoff { form, base, cap })
-    }
-
-    /// How chance enters. Default [`BackoffForm::Full`].
-    #[must_use]
-    pub fn form(&self) -> BackoffForm {
-        self.form
-    }
-
-    /// The shortest pause. Default 1 s.
-    #[must_use]
-    pub fn base(&self) -> Duration {
-        self.base
-    }
-
-    /// The longest pause, before B3 doubles it. Default 60 s.
-    #[must_use]
-    pub fn cap(&self) -> Duration {
-        self.cap
-    }
-}
-
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff { form: BackoffForm::Full, base: Duration::from_secs(1), cap: Duration::from_secs(60) }
-    }
-}
-
-/// How chance enters a backoff. `e` is `min(cap, base x 2^n)` after `n` tries.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum BackoffForm {
-    /// Anywhere between nothing and `e`.
-    Full,
-    /// Anywhere between `base` and three times the last pause, at most `cap`.
-    Decorrelated,
-    /// `e` times 0.5 to 1.5, so at most 1.5 x `cap`.
-    Equal,
-}
-
-/// What becomes of an item that was refused without a usable time.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OnNoHint {
-    /// It goes by the pause of P4 like any other: held while that is short (P6).
-    Hold,
-    /// It parks until the backoff is over, whatever its length; the scope pauses all the same.
-    Park,
-}
-
-/// What is added to a told time: `told x factor + fixed`. What P5 learns comes on top.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pad {
-    factor: f64,
-    fixed: Duration,
-}
-
-impl Pad {
-    /// A pad that stretches by `factor` and then adds `fixed`.
-    ///
-    /// # Errors
-    /// A factor below 1, above 10 or not a number.
-    pub fn new(factor: f64, fixed: Duration) -> Result<Pad, SettingsError> {
-        if (1.0..=10.0).contains(&factor) { Ok(Pad { factor, fixed }) } else { Err(SettingsError::PadFactor) }
-    }
-
-    /// By how much a told time is stretched, from 1 to 10. Default 1.
-    #[must_use]
-    pub fn factor(&self) -> f64 {
-        self.factor
-    }
-
-    /// What is added after that. Default 50 ms: servers round, and timers are early.
-    #[must_use]
-    pub fn fixed(&self) -> Duration {
-        self.fixed
-    }
-
-    /// `told` with its pad; saturates.
-    #[must_use]
-    pub fn apply(&self, told: Duration) -> Duration {
-        Duration::try_from_secs_f64(told.as_secs_f64() * self.factor)
-            .unwrap_or(Duration::MAX)
-            .max(told)
-            .saturating_add(self.fixed)
-    }
-}
-
-impl Default for Pad {
-    fn default() -> Pad {
-        Pad { factor: 1.0, fixed: Duration::from_millis(50) }
-    }
-}
-
-/// The share of a wait that may be added by chance, from 0 (off) to 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Jitter(f64);
-
-impl Jitter {
-    /// A share.
-    ///
-    /// # Errors
-    /// Below 0, above 1 or not a number.
-    pub fn new(share: f64) -> Result<Jitter, SettingsError> {
-        if (0.0..=1.0).contains(&share) { Ok(Jitter(share)) } else { Err(SettingsError::Jitter) }
-    }
-
-    /// The share, from 0 to 1.
-    #[must_use]
-    pub fn share(&self) -> f64 {
-        self.0
-    }
-}
-
-impl Default for Jitter {
-    fn default() -> Jitter {
-        Jitter(0.1)
     }
 }
 
@@ -362,52 +260,21 @@ pub struct SecretNames {
     pub headers: Vec<http::HeaderName>,
 }
 
-/// When a scope trips, and for how long (X1).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Circuit {
-    refusals: NonZeroU32,
-    incidents: NonZeroU32,
-    pause: Duration,
-}
-
-impl Circuit {
-    /// Trips for `pause` after `refusals` in a row over at least `incidents`.
-    ///
-    /// # Errors
-    /// Zero of any of them.
-    pub fn new(refusals: u32, incidents: u32, pause: Duration) -> Result<Circuit, SettingsError> {
-        let refusals = NonZeroU32::new(refusals).ok_or(SettingsError::Circuit("refusals"))?;
-        let incidents = NonZeroU32::new(incidents).ok_or(SettingsError::Circuit("incidents"))?;
-        if pause.is_zero() {
-            return Err(SettingsError::ZeroTime("circuit.pause"));
-        }
-        Ok(Circuit { refusals, incidents, pause })
-    }
-
-    /// Refusals in a row that trip it. Default 25.
-    #[must_use]
-    pub fn refusals(&self) -> u32 {
-        self.refusals.get()
-    }
-
-    /// Incidents over which they must be spread. Default 3.
-    #[must_use]
-    pub fn incidents(&self) -> u32 {
-        self.incidents.get()
-    }
-
-    /// How long the scope stays tripped. Default 600 s.
-    #[must_use]
-    pub fn pause(&self) -> Duration {
-        self.pause
+fn backoff_text(error: BackoffError) -> String {
+    match error {
+        BackoffError::CapBelowBase { base, cap } => format!(
+            "backoff_cap ({}) is shorter than backoff_base ({}); raise the one or lower the other",
+            show_duration(cap),
+            show_duration(base)
+        ),
+        other => other.to_string(),
     }
 }
 
-impl Default for Circuit {
-    fn default() -> Circuit {
-        Circuit { refusals: nonzero(25), incidents: nonzero(3), pause: Duration::from_secs(600) }
-    }
-}
+/// In flight to one origin before anything is known (policy `polite`).
+const CONCURRENCY_START: u32 = 4;
+/// All origins of a group together.
+const GROUP: Combination = Combination { group: true, origin: false, account: false, endpoint: false };
 
 /// For the constants above.
 const fn nonzero(n: u32) -> NonZeroU32 {
