@@ -76,6 +76,9 @@ pub struct NewItem {
     /// Its line; see [`Seq`]. A line that the job has already is skipped, so an import may be repeated.
     pub seq: Seq,
     /// The input's own id; `None` where the line number serves, which costs no space.
+    ///
+    /// A number is kept as its digits and a string as it is. Only a string that could be taken for one of these other
+    /// forms, such as `"7"`, is kept as JSON, quotes included.
     pub id: Option<String>,
     /// Key of its lane; see [`LaneId`].
     pub lane: Arc<str>,

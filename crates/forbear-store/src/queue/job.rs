@@ -98,6 +98,7 @@ impl Counts {
 pub struct Job {
     shared: Arc<Shared>,
     input: Option<InputIdentity>,
+    account_key: [u8; 32],
     unsaved_kib_max: u32,
 }
 
@@ -122,19 +123,26 @@ impl Job {
             arrivals: watch::Sender::new(0),
             left: watch::Sender::new(false),
         });
-        let input = opened.input.clone();
+        let (input, account_key) = (opened.input.clone(), opened.account_key);
         let writer = opened.writer(Arc::clone(&shared), events);
         std::thread::Builder::new()
             .name("forbear-job".into())
             .spawn(move || writer.run())
             .map_err(|source| QueueError::Io { path: path.to_owned(), source })?;
-        Ok(Job { shared, input, unsaved_kib_max: options.unsaved_kib_max.max(1) })
+        Ok(Job { shared, input, account_key, unsaved_kib_max: options.unsaved_kib_max.max(1) })
     }
 
     /// The number of this run, from 1. Leases of earlier runs are refused.
     #[must_use]
     pub fn run(&self) -> u64 {
         self.shared.run
+    }
+
+    /// The secret with which credentials become names of accounts (K1): chosen by chance when the job was made, the same
+    /// in all its runs, so that a name means the same account after a restart and nothing to anybody else.
+    #[must_use]
+    pub fn account_key(&self) -> [u8; 32] {
+        self.account_key
     }
 
     // ------------------------------------------------------------------------------------------------- the input

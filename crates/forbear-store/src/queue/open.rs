@@ -31,6 +31,7 @@ pub(crate) struct Opened {
     pub(crate) tally: Tally,
     pub(crate) soonest: Option<Timestamp>,
     pub(crate) input: Option<InputIdentity>,
+    pub(crate) account_key: [u8; 32],
 }
 
 impl Opened {
@@ -62,11 +63,11 @@ pub(crate) enum Kind {
 pub(crate) fn open(path: &Path, target: &OutputTarget, tell: &dyn Fn(Event)) -> Result<Opened, QueueError> {
     let lock = JobLock::take(path)?;
     match open_locked(path, target, tell) {
-        Ok((db, output, tally)) => {
+        Ok((db, output, tally, account_key)) => {
             let input = schema::meta::<String>(&db, "input").map_err(|source| classify(path, source))?;
             let input = input.and_then(|text| serde_json::from_str(&text).ok());
             let soonest = writer::soonest_due(&db);
-            Ok(Opened { db, output, lock, tally, soonest, input })
+            Ok(Opened { db, output, lock, tally, soonest, input, account_key })
         }
         Err(error) => {
             lock.release();
@@ -79,7 +80,7 @@ fn open_locked(
     path: &Path,
     target: &OutputTarget,
     tell: &dyn Fn(Event),
-) -> Result<(Connection, Output, Tally), QueueError> {
+) -> Result<(Connection, Output, Tally, [u8; 32]), QueueError> {
     let io = |source| QueueError::Io { path: path.to_owned(), source };
     let mut kind = kind(path).map_err(io)?;
     refuse_foreign(path, kind)?;
@@ -110,7 +111,8 @@ fn open_locked(
     }
     let mut output = Output::open(target)?;
     let tally = start_run(&mut db, path, &mut output, tell)?;
-    Ok((db, output, tally))
+    let account_key = schema::account_key(&db).map_err(db_error)?;
+    Ok((db, output, tally, account_key))
 }
 
 /// Begins a run: no lease of the last one is good, and the output ends where the job says.

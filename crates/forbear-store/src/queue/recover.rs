@@ -1,6 +1,7 @@
 //! Setting the output right before a run: what was written and not acknowledged is matched or cut (J1, J4).
 
 use std::{
+    borrow::Cow,
     fs::File,
     io::{self, BufRead, BufReader, Seek, SeekFrom},
     os::unix::fs::FileExt,
@@ -123,7 +124,10 @@ impl Recovery<'_> {
         self.file(|f| f.read_exact_at(&mut bytes, offset))?;
         let ours = bytes.ends_with(b"\n")
             && serde_json::from_slice::<Tail>(&bytes)
-                .is_ok_and(|tail| id_text(&tail.id) == id.unwrap_or_else(|| seq.to_string()));
+                .is_ok_and(|tail| match &id {
+                    Some(id) => id_text(&tail.id) == plain_id(id),
+                    None => id_text(&tail.id) == seq.to_string(),
+                });
         if !ours {
             return Err(self.replaced());
         }
@@ -317,7 +321,7 @@ impl Recovery<'_> {
         while left > 0
             && let Some(row) = rows.next()?
         {
-            if let Some(index) = open.get_mut(row.get_ref(4)?.as_str()?).and_then(Vec::pop) {
+            if let Some(index) = open.get_mut(&*plain_id(row.get_ref(4)?.as_str()?)).and_then(Vec::pop) {
                 places[index] = Some((super::apply::read_place(row)?, row.get(3)?));
                 left -= 1;
             }
@@ -359,10 +363,31 @@ impl Recovery<'_> {
     }
 }
 
+/// The id without the quotes of [`NewItem::id`](super::NewItem::id).
+fn plain_id(stored: &str) -> Cow<'_, str> {
+    let quoted = stored.starts_with('"').then(|| serde_json::from_str(stored).ok()).flatten();
+    quoted.map_or(Cow::Borrowed(stored), Cow::Owned)
+}
+
 /// Ids are compared as text: the input may write `7` and the record `"7"`.
 fn id_text(id: &serde_json::Value) -> String {
     match id {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn j1_an_id_is_known_again_in_its_record() {
+        for (stored, written) in
+            [("7", "7"), ("a", r#""a""#), (r#""7""#, r#""7""#), (r#""\"a""#, r#""\"a""#), (r#"""#, r#""\"""#)]
+        {
+            let written: serde_json::Value = serde_json::from_str(written).expect("JSON");
+            assert_eq!(plain_id(stored), id_text(&written), "{stored}");
+        }
     }
 }

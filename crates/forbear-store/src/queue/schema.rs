@@ -176,6 +176,12 @@ pub(crate) fn set_meta(db: &Connection, key: &str, value: impl rusqlite::ToSql) 
     Ok(())
 }
 
+/// The job's own secret, made the first time it is asked for. SQLite's generator is seeded by the operating system.
+pub(crate) fn account_key(db: &Connection) -> rusqlite::Result<[u8; 32]> {
+    db.execute("INSERT OR IGNORE INTO meta VALUES('account_key', randomblob(32))", [])?;
+    db.query_row("SELECT value FROM meta WHERE key = 'account_key'", [], |row| row.get(0))
+}
+
 /// Microseconds as stored: too late to hold is the latest that can be held (H3).
 pub(crate) fn micros(at: forbear_core::time::Timestamp) -> i64 {
     i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
