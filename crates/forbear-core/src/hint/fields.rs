@@ -48,6 +48,7 @@ pub enum Role {
 /// this table, so that `limit-window` is a window.
 pub const ROLES: &[(&str, Role)] = &[
     ("remaining", Role::Remaining),
+    ("remain", Role::Remaining),
     ("left", Role::Remaining),
     ("available", Role::Remaining),
     ("reset", Role::Reset),
@@ -65,6 +66,7 @@ pub const ROLES: &[(&str, Role)] = &[
     ("limit", Role::Limit),
     ("max", Role::Limit),
     ("quota", Role::Limit),
+    ("total", Role::Limit),
     ("capacity", Role::Limit),
 ];
 
@@ -380,6 +382,12 @@ pub(crate) fn count(raw: &[u8]) -> Option<(f64, Option<Duration>)> {
     let number = first.limit?;
     let window = first.window.or_else(|| told.find(|t| t.limit == Some(number)).and_then(|t| t.window));
     Some((number, window))
+}
+
+/// What a `remaining` header shows: of a list the least.
+pub(crate) fn least(raw: &[u8]) -> Option<(f64, Option<Duration>)> {
+    let (first, window) = count(raw)?;
+    Some((budgets(raw).filter_map(|t| t.limit).fold(first, f64::min), window))
 }
 
 /// A window's length: `60`, `60s`, `1m`, `20 seconds`.

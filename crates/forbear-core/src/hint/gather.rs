@@ -128,7 +128,8 @@ impl<'a> Gathered<'a> {
     /// The clocks of this response (H3): `Date` and `Age` where readable.
     pub(crate) fn clock(&self) -> Clock {
         let served = self.served.get_or_init(|| {
-            let date = date::http(self.headers.get(header::DATE)?.as_bytes(), self.now)?.at;
+            let raw = value::trim(self.headers.get(header::DATE)?.as_bytes());
+            let date = date::http(raw, self.now).or_else(|| date::iso(raw))?.at;
             let age = self.headers.get(header::AGE).and_then(|v| Number::read(value::trim(v.as_bytes())));
             Some(date.plus(age.map_or(Duration::ZERO, |a| a.of(Unit::Seconds))))
         });
@@ -224,14 +225,21 @@ impl<'a> Gathered<'a> {
     }
 
     fn push_order(&mut self, order: Order<'a>) {
+        // Repeated lines are one instruction: the longest counts.
+        if let Some(same) = self.orders.iter_mut().find(|o| o.field == order.field && o.hold == order.hold) {
+            if same.wait.time < order.wait.time {
+                *same = order;
+            }
+            return;
+        }
         if self.orders.len() < KEPT_MAX {
             self.orders.push(order);
         }
     }
 
-    pub(crate) fn instruct_from_body(&mut self, found: &Found<'a>, wait: Wait) {
+    pub(crate) fn instruct_from_body(&mut self, found: &Found<'a>, wait: Wait, hold: bool) {
         let field = Cow::Owned(format!("body:{}", found.path));
-        self.push_order(Order { wait, hold: false, field, raw: found.text });
+        self.push_order(Order { wait, hold, field, raw: found.text });
     }
 
     pub(crate) fn instruct_from_text(&mut self, words: &'static str, (wait, raw): (Wait, &'a [u8])) {
@@ -363,46 +371,34 @@ impl<'a> Gathered<'a> {
         let mut verdict = Verdict::default();
         let refuses = matches!(status, 400 | 403 | 418 | 420 | 429 | 500..=599);
         let spent = self.families.iter().any(Family::is_exhausted);
-        let text = response.body.unwrap_or_default();
         let general = refuses || spent;
+        // A success holds the caller's own data, unless the service is known to refuse with it.
+        let looks = general || status >= 400 || profile.is_some_and(|p| p.bodies);
+        let response = Response { body: response.body.filter(|_| looks), ..*response };
         let wanted = |key: &[u8]| {
             profile.is_some_and(|p| p.wants(key))
                 || (general && (is_code_key(key) || wait_unit(key).is_some()))
         };
-        let found = if general || profile.is_some() { body::find(text, wanted) } else { Vec::new() };
+        let found = response.body.map_or_else(Vec::new, |text| body::find(text, wanted));
         if let Some(profile) = profile {
-            profile.apply(response, &found, self, &mut verdict);
+            profile.apply(&response, &found, self, &mut verdict);
         }
         if general {
-            let marked = verdict.marked.is_some();
-            for f in &found {
-                self.general_field(f, status, marked, &mut verdict);
+            let envelope = || found.iter().filter(|f| is_envelope(&f.path));
+            if verdict.marked.is_none() {
+                envelope().for_each(|f| general_code(f, status, &mut verdict));
+            }
+            if refuses || verdict.marked.is_some() {
+                for f in envelope() {
+                    if let Some(unit) = wait_unit(f.key)
+                        && let Some(wait) = value::wait(f.text, unit, &self.clock())
+                    {
+                        self.instruct_from_body(f, wait, false);
+                    }
+                }
             }
         }
         verdict
-    }
-
-    /// What a field of an error envelope means for every service.
-    fn general_field(&mut self, found: &Found<'a>, status: u16, marked: bool, verdict: &mut Verdict) {
-        if !is_envelope(&found.path) {
-            return;
-        }
-        if let Some(unit) = wait_unit(found.key) {
-            if let Some(wait) = value::wait(found.text, unit, &self.clock()) {
-                self.instruct_from_body(found, wait);
-            }
-            return;
-        }
-        if marked || !is_code_key(found.key) {
-            return;
-        }
-        let word = plain_word(found.text);
-        if is_limit_word(&word) {
-            verdict.mark.get_or_insert_with(|| (format!("body:{}", found.path), found.text.to_vec()));
-            verdict.marked = verdict.marked.or(Some(Kind::RateLimit));
-        } else if word.contains("concurren") && matches!(status, 429 | 503) {
-            verdict.kind = verdict.kind.or(Some(Kind::Concurrency));
-        }
     }
 
     /// Brings together what several headers say of one budget.
@@ -600,7 +596,8 @@ impl<'a> Gathered<'a> {
 
 impl<'a> Family<'a> {
     fn set_count(&mut self, role: Role, raw: &'a [u8], name: &'a str, shown: &'a [u8]) {
-        let Some((count, window)) = fields::count(raw) else { return };
+        let read = if role == Role::Remaining { fields::least(raw) } else { fields::count(raw) };
+        let Some((count, window)) = read else { return };
         let slot = match role {
             Role::Limit => &mut self.limit,
             Role::Remaining => {
@@ -681,9 +678,23 @@ fn told_in_json(raw: &[u8]) -> Option<Told<'_>> {
     told.remaining.is_some().then_some(told)
 }
 
+/// What a code of an error envelope means for every service.
+fn general_code(found: &Found<'_>, status: u16, verdict: &mut Verdict) {
+    if !is_code_key(found.key) {
+        return;
+    }
+    let word = plain_word(found.text);
+    if is_limit_word(&word) {
+        verdict.mark.get_or_insert_with(|| (format!("body:{}", found.path), found.text.to_vec()));
+        verdict.marked = verdict.marked.or(Some(Kind::RateLimit));
+    } else if word.contains("concurren") && matches!(status, 429 | 503) {
+        verdict.kind = verdict.kind.or(Some(Kind::Concurrency));
+    }
+}
+
 /// Where an error envelope keeps its fields. Anything else in a body may be the caller's own data.
 fn is_envelope(path: &str) -> bool {
-    const PARTS: [&str; 15] = [
+    const PARTS: [&str; 17] = [
         "error",
         "errors",
         "detail",
@@ -699,6 +710,8 @@ fn is_envelope(path: &str) -> bool {
         "body",
         "status",
         "ratelimit",
+        "rate_limit",
+        "limit",
     ];
     let Some((parents, _)) = path.rsplit_once('.') else { return true };
     parents.split('.').all(|p| PARTS.iter().any(|known| p.eq_ignore_ascii_case(known)))
@@ -707,16 +720,7 @@ fn is_envelope(path: &str) -> bool {
 fn is_code_key(key: &[u8]) -> bool {
     matches!(
         plain_word(key).as_str(),
-        "code"
-            | "type"
-            | "error"
-            | "errorcode"
-            | "errortype"
-            | "errorname"
-            | "reason"
-            | "status"
-            | "name"
-            | "type2"
+        "code" | "type" | "error" | "errorcode" | "errortype" | "errorname" | "reason" | "status" | "name"
     ) || key == b"__type"
 }
 

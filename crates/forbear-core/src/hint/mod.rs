@@ -199,9 +199,11 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
     // A status that refuses makes an instruction one for the scope; on a served response it is about one resource.
     let always = matches!(status, 429 | 503 | 529);
     let refuses = always || marked || matches!(status, 403 | 418 | 500..=599);
-    let order = seen.order(refuses || verdict.marked == Some(Kind::Blocked));
     let reset = seen.reset(refuses, any_left);
     let spent = seen.is_spent(any_left);
+    // Where a spent budget has no reset, even an instruction for one resource is better than a guess.
+    let listens = refuses || verdict.marked == Some(Kind::Blocked) || (spent && reset.is_none());
+    let order = seen.order(listens);
 
     let wait = match (order, reset) {
         // Zero beside an empty budget is rounding or skew.
@@ -213,15 +215,18 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
         (None, None) => None,
     };
     let held = order.is_some_and(|o| o.hold && !o.wait.time.is_zero());
-    let limited = !cleared && (always || marked || spent || held || (refuses && order.is_some()));
+    let limited =
+        !cleared && (always || marked || spent || verdict.spent || held || (refuses && order.is_some()));
     let limited = match verdict.marked {
         Some(Kind::Blocked) => wait.is_some() || status == 429,
         _ => limited,
     };
 
+    let known = binding.and_then(|f| profile?.dimension(&f.key, f.name));
     let family = binding.filter(|f| f.is_exhausted());
-    let dimension = family.and_then(|f| profile?.dimension(&f.key, f.name));
-    let kind = match verdict.marked.or(verdict.kind.filter(|_| limited)) {
+    let dimension = known.filter(|_| family.is_some());
+    // A profile's finer word for the kind beats the code that marked the response.
+    let kind = match verdict.kind.filter(|_| limited).or(verdict.marked) {
         Some(kind) => kind,
         None if !limited => Kind::None,
         None => match dimension.and_then(|d| d.kind) {
@@ -229,7 +234,8 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
             None if seen.connections_full || (refuses && family.is_some_and(|f| f.concurrent)) => {
                 Kind::Concurrency
             }
-            None if status >= 500 => Kind::Overload,
+            // Another 5xx that no instruction made a refusal is held for its spent budget alone.
+            None if status >= 500 && (always || order.is_some()) => Kind::Overload,
             None => Kind::RateLimit,
         },
     };
@@ -249,7 +255,7 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
     } else {
         None
     };
-    let mut budget = binding.map(|f| f.budget(dimension));
+    let mut budget = binding.map(|f| f.budget(known));
     if let Some(limit) = verdict.limit {
         budget.get_or_insert_default().limit = Some(limit);
     }

@@ -9,7 +9,7 @@ use super::value::{self, Unit};
 use super::{Kind, Response, ScopeHint, services};
 
 /// What one service calls its limits: its hosts, headers, codes and sentences. See the reference page for the list.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Profile {
     pub(crate) name: &'static str,
     /// Domains; their subdomains belong to them.
@@ -24,6 +24,16 @@ pub struct Profile {
     pub(crate) body: &'static [BodyField],
     pub(crate) dims: &'static [Dim],
     pub(crate) rules: &'static [Rule],
+}
+
+/// One line of a table, for the services.
+pub(crate) const fn field(name: &'static str, means: Means) -> Field {
+    Field { name, means }
+}
+
+/// One line of a table, for the services.
+pub(crate) const fn rule(when: &'static [When], then: &'static [Then]) -> Rule {
+    Rule { when, then }
 }
 
 /// A profile that says nothing, to build others from.
@@ -75,7 +85,7 @@ pub(crate) struct BodyField {
     pub(crate) dim: &'static str,
 }
 
-/// What is known of a budget by its name.
+/// What is known of a budget by its name: the words of its header, the vendor's prefix, or the name in its value.
 #[derive(Debug)]
 pub(crate) struct Dim {
     pub(crate) name: &'static str,
@@ -95,13 +105,13 @@ pub(crate) struct Rule {
 pub(crate) enum When {
     Status(u16),
     /// A header has this value, letter case aside.
-    Is(&'static str, &'static str),
+    HeaderIs(&'static str, &'static str),
     /// A header contains this, letter case aside.
-    Has(&'static str, &'static str),
-    Present(&'static str),
-    Absent(&'static str),
+    HeaderHas(&'static str, &'static str),
+    Header(&'static str),
+    NoHeader(&'static str),
     /// A number in a JSON header is at least this.
-    JsonAtLeast(&'static str, &'static str, f64),
+    HeaderAtLeast(&'static str, &'static str, f64),
     /// A field of the body is one of these. A path counts from the root, arrays leave no trace; `*.` stands for any
     /// way down.
     Code(&'static str, &'static [&'static str]),
@@ -118,12 +128,17 @@ pub(crate) enum Then {
     /// This response is of that kind: refused for the kinds that a wait cures, not a hold for the others.
     Is(Kind),
     /// If it is a refusal or a hold, it is of that kind.
-    Kind(Kind),
-    Scope(ScopeHint),
+    IfLimited(Kind),
+    /// Served, but nothing is left.
+    Spent,
+    /// The limit counts this.
+    By(ScopeHint),
     /// The time to wait stands in the body's text behind these words.
     WaitAfter(&'static str, Unit),
     /// The time to wait stands in this field of the body.
     WaitIn(&'static str, Unit),
+    /// The same, and it counts on a served response too.
+    HoldIn(&'static str, Unit),
     /// What the budget headers say is not about this refusal.
     NoBudget,
     Limit(f64),
@@ -137,6 +152,7 @@ pub(crate) struct Verdict {
     pub(crate) kind: Option<Kind>,
     pub(crate) scope: Option<ScopeHint>,
     pub(crate) no_budget: bool,
+    pub(crate) spent: bool,
     pub(crate) limit: Option<f64>,
     pub(crate) window: Option<Duration>,
     /// The field that marked it, and its value.
@@ -168,7 +184,7 @@ impl Profile {
             .map(|(_, p)| p)
     }
 
-    /// All profiles, in the order of their names.
+    /// All profiles, in alphabetical order.
     #[must_use]
     pub fn all() -> &'static [Profile] {
         services::ALL
@@ -206,18 +222,26 @@ impl Profile {
     }
 
     pub(crate) fn dimension(&self, key: &Key<'_>, name: Option<&[u8]>) -> Option<&'static Dim> {
-        self.dims.iter().find(|d| key.is_named(d.name) || name == Some(d.name.as_bytes()))
+        self.dims
+            .iter()
+            .find(|d| key.is_named(d.name) || key.prefix == d.name || name == Some(d.name.as_bytes()))
     }
 
     /// Whether a body field of this last key is looked at by any rule.
     pub(crate) fn wants(&self, key: &[u8]) -> bool {
-        let last = |path: &str| path.rsplit('.').next().is_some_and(|l| l.as_bytes() == key);
+        // A key may hold dots itself (Dropbox's `.tag`), so paths are compared from their ends.
+        let last = |path: &str| {
+            path.as_bytes().strip_suffix(key).is_some_and(|head| head.is_empty() || head.ends_with(b"."))
+        };
         self.body.iter().any(|b| last(b.path))
             || self.rules.iter().any(|r| {
                 r.when.iter().any(|w| match w {
                     When::Code(path, _) | When::Starts(path, _) | When::Contains(path, _) => last(path),
                     _ => false,
-                }) || r.then.iter().any(|t| matches!(t, Then::WaitIn(path, _) if last(path)))
+                }) || r
+                    .then
+                    .iter()
+                    .any(|t| matches!(t, Then::WaitIn(path, _) | Then::HoldIn(path, _) if last(path)))
             })
     }
 
@@ -247,15 +271,17 @@ impl Profile {
                         }
                         verdict.marked = verdict.marked.or(Some(*kind));
                     }
-                    Then::Kind(kind) => verdict.kind = verdict.kind.or(Some(*kind)),
-                    Then::Scope(scope) => verdict.scope = verdict.scope.or(Some(*scope)),
+                    Then::IfLimited(kind) => verdict.kind = verdict.kind.or(Some(*kind)),
+                    Then::By(scope) => verdict.scope = verdict.scope.or(Some(*scope)),
                     Then::NoBudget => verdict.no_budget = true,
+                    Then::Spent => verdict.spent = true,
                     Then::Limit(limit) => verdict.limit = verdict.limit.or(Some(*limit)),
                     Then::Window(s) => verdict.window = verdict.window.or(Some(Duration::from_secs(*s))),
-                    Then::WaitIn(path, unit) => {
+                    Then::WaitIn(path, unit) | Then::HoldIn(path, unit) => {
+                        let hold = matches!(then, Then::HoldIn(..));
                         for f in found.iter().filter(|f| on_path(&f.path, path)) {
                             if let Some(wait) = value::wait(f.text, *unit, &seen.clock()) {
-                                seen.instruct_from_body(f, wait);
+                                seen.instruct_from_body(f, wait, hold);
                             }
                         }
                     }
@@ -286,11 +312,13 @@ fn holds(when: &When, response: &Response<'_>, found: &[Found<'_>], text: &[u8])
     };
     match when {
         When::Status(status) => response.status == *status,
-        When::Is(name, wanted) => header(name).is_some_and(|v| v.eq_ignore_ascii_case(wanted.as_bytes())),
-        When::Has(name, part) => header(name).is_some_and(|v| body::after(v, part).is_some()),
-        When::Present(name) => header(name).is_some(),
-        When::Absent(name) => header(name).is_none(),
-        When::JsonAtLeast(name, key, least) => header(name).is_some_and(|v| {
+        When::HeaderIs(name, wanted) => {
+            header(name).is_some_and(|v| v.eq_ignore_ascii_case(wanted.as_bytes()))
+        }
+        When::HeaderHas(name, part) => header(name).is_some_and(|v| body::after(v, part).is_some()),
+        When::Header(name) => header(name).is_some(),
+        When::NoHeader(name) => header(name).is_none(),
+        When::HeaderAtLeast(name, key, least) => header(name).is_some_and(|v| {
             body::find(v, |k| k == key.as_bytes())
                 .iter()
                 .any(|f| value::Number::read(f.text).is_some_and(|n| n.as_f64() >= *least))
@@ -305,7 +333,10 @@ fn holds(when: &When, response: &Response<'_>, found: &[Found<'_>], text: &[u8])
 /// The field that the first telling condition looked at, for the evidence.
 fn mark(when: &[When], response: &Response<'_>, found: &[Found<'_>]) -> Option<(String, Vec<u8>)> {
     when.iter().find_map(|w| match w {
-        When::Is(name, _) | When::Has(name, _) | When::Present(name) | When::JsonAtLeast(name, ..) => {
+        When::HeaderIs(name, _)
+        | When::HeaderHas(name, _)
+        | When::Header(name)
+        | When::HeaderAtLeast(name, ..) => {
             let value = response.headers.get(*name)?;
             Some(((*name).to_owned(), value.as_bytes().to_vec()))
         }
@@ -314,6 +345,6 @@ fn mark(when: &[When], response: &Response<'_>, found: &[Found<'_>]) -> Option<(
             Some((format!("body:{}", f.path), f.text.to_vec()))
         }
         When::Text(part) => Some(("body".to_owned(), part.as_bytes().to_vec())),
-        When::Status(_) | When::Absent(_) => None,
+        When::Status(_) | When::NoHeader(_) => None,
     })
 }
