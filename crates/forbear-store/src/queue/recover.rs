@@ -123,11 +123,10 @@ impl Recovery<'_> {
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         self.file(|f| f.read_exact_at(&mut bytes, offset))?;
         let ours = bytes.ends_with(b"\n")
-            && serde_json::from_slice::<Tail>(&bytes)
-                .is_ok_and(|tail| match &id {
-                    Some(id) => id_text(&tail.id) == plain_id(id),
-                    None => id_text(&tail.id) == seq.to_string(),
-                });
+            && serde_json::from_slice::<Tail>(&bytes).is_ok_and(|tail| match &id {
+                Some(id) => id_text(&tail.id) == plain_id(id),
+                None => id_text(&tail.id) == seq.to_string(),
+            });
         if !ours {
             return Err(self.replaced());
         }
