@@ -29,6 +29,16 @@ async fn ask_in_thread(addr: SocketAddr, head: &'static str) -> (String, std::io
     tokio::task::spawn_blocking(move || ask(addr, head)).await.unwrap()
 }
 
+/// Waits for what must come, and fails if it does not.
+async fn until(reached: impl Fn() -> bool) {
+    let waiting = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_is_served_then_refused_and_all_of_it_is_in_the_log() {
     let spec = Spec::token_bucket(Rate::new(1, Duration::from_secs(3600)).unwrap(), 2).hint(Hint::Seconds);
@@ -197,9 +207,7 @@ async fn stop_cuts_what_is_in_flight_and_frees_the_port() {
     let server = Server::start(Spec::open(), options.clone()).await.unwrap();
     let addr = server.addr();
     let asking = tokio::task::spawn_blocking(move || ask(addr, "GET /slow"));
-    while server.counts().in_flight == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(|| server.counts().in_flight == 1).await;
     let log = server.stop().await;
     assert_eq!(asking.await.unwrap().0, "");
     assert_eq!((log.hits().len(), log.hits()[0].delivered), (1, false));
@@ -281,13 +289,9 @@ async fn every_arrival_departs_once_however_it_ends() {
             stream
         })
         .into();
-    while arrived.load(Ordering::SeqCst) < 7 {
-        tokio::task::yield_now().await;
-    }
+    until(|| arrived.load(Ordering::SeqCst) == 7).await;
     drop(left);
-    while departed.load(Ordering::SeqCst) < 7 {
-        tokio::task::yield_now().await;
-    }
+    until(|| departed.load(Ordering::SeqCst) == 7).await;
     let log = server.stop().await;
     assert_eq!((arrived.load(Ordering::SeqCst), departed.load(Ordering::SeqCst)), (7, 7));
     assert_eq!(log.hits().iter().filter(|hit| hit.delivered).count(), 3);

@@ -248,3 +248,60 @@ impl fmt::Display for CutOff {
 }
 
 impl std::error::Error for CutOff {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Instant;
+
+    use super::super::{Counts, ServerOptions, State};
+    use super::*;
+    use crate::limiter::Limiter;
+    use crate::log::Log;
+
+    struct Departures(Arc<AtomicU32>);
+
+    impl Limiter for Departures {
+        fn arrive(&mut self, _now: Duration, _request: &Facts<'_>) -> Answer {
+            Answer::ok()
+        }
+
+        fn depart(&mut self, _now: Duration, _request: &Facts<'_>, _answer: &Answer) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection whose one request has just arrived.
+    fn busy() -> (Connection, Arc<AtomicU32>) {
+        let departures = Arc::new(AtomicU32::new(0));
+        let limiter = Box::new(Departures(Arc::clone(&departures)));
+        let shared = Arc::new(Shared {
+            start: Instant::now(),
+            options: ServerOptions::default(),
+            body: Bytes::new(),
+            state: Mutex::new(State { limiter, log: Log::default(), counts: Counts::default() }),
+        });
+        let connection = Connection::new(shared, IpAddr::from([127, 0, 0, 1]), 1);
+        let (answer, index) = connection.shared.arrive(&Facts::get("/"), 1);
+        let (method, path) = (Method::GET, "/".to_owned());
+        let current = Current { method, path, account: None, answer, index, finished: false };
+        *connection.current.lock().unwrap() = Some(current);
+        (connection, departures)
+    }
+
+    fn check(steps: &[fn(&Connection)], delivered: bool) {
+        let (connection, departures) = busy();
+        steps.iter().for_each(|step| step(&connection));
+        let state = connection.shared.lock();
+        assert_eq!((departures.load(Ordering::Relaxed), state.counts.in_flight), (1, 0));
+        assert_eq!((state.log.hits()[0].delivered, state.log.hits()[0].sent.is_some()), (delivered, true));
+    }
+
+    #[test]
+    fn a_request_departs_once_whatever_follows() {
+        check(&[Connection::finish, Connection::flushed], true);
+        check(&[Connection::flushed, Connection::finish, Connection::flushed, Connection::cut_off], true);
+        check(&[Connection::finish, Connection::cut_off, Connection::flushed], false);
+        check(&[Connection::cut_off, Connection::cut_off], false);
+    }
+}
