@@ -150,7 +150,7 @@ pub(crate) struct ExplainArgs {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub(crate) headers: Vec<String>,
     /// The response's status [default: 429]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(100..=999))]
     pub(crate) status: Option<u16>,
     /// Whose headers they are, where that changes their meaning
     #[arg(long, value_name = "NAME")]

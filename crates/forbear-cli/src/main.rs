@@ -8,6 +8,7 @@ mod explain;
 mod fetch;
 mod job;
 mod shell;
+mod words;
 
 use std::{panic, process::ExitCode};
 
