@@ -111,18 +111,28 @@ pub struct News {
     pub retry_granted: bool,
 }
 
-/// Takes in what came of a request. `reading` is what the response said about limits, where one came; `item` tells items
-/// apart; `roll` is in `[0, 1)`.
+/// What came of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Finding<'a> {
+    /// In one word.
+    pub outcome: &'a Outcome,
+    /// What the response said about limits, where one came.
+    pub reading: Option<&'a Reading>,
+    /// Tells items apart.
+    pub item: u64,
+    /// Chance, in `[0, 1)`.
+    pub roll: f64,
+}
+
+/// Takes in what came of a request.
 pub fn report(
     gates: &mut [Gate],
     scopes: &[BoundScope],
     grant: &Grant,
-    outcome: &Outcome,
-    reading: Option<&Reading>,
-    item: u64,
+    finding: &Finding<'_>,
     now: Timestamp,
-    roll: f64,
 ) -> News {
+    let Finding { outcome, reading, item, roll } = *finding;
     let by: [Option<Combination>; MAX_SCOPES] = std::array::from_fn(|i| scopes.get(i).and_then(|s| s.by));
     let named = reading.and_then(|r| r.scope_hint);
     let fault = matches!(outcome, Outcome::Unauthorised).then_some(crate::hint::ScopeHint::Account);
@@ -133,6 +143,7 @@ pub fn report(
         let mut change = match outcome {
             Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
             Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
+            Outcome::NotTaken => gate.not_taken(policy, sent, now),
             // B2: what a refusal does not count for is neither opened nor closed by it.
             _ if i != scope => gate.give_back(sent),
             Outcome::Refused(refusal) => gate.refused(policy, sent, refusal.told(), now, roll),

@@ -23,6 +23,8 @@ pub struct Frontier<K, T> {
     at_hand: usize,
     held: usize,
     order: u64,
+    /// A lane asks for its next page when it has fewer items than this at hand.
+    low: usize,
 }
 
 #[derive(Debug)]
@@ -72,23 +74,18 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             at_hand: 0,
             held: 0,
             order: 0,
+            low: 1,
         }
+    }
+
+    /// Sets at how few items a lane asks for its next page, so that what is at hand of all lanes together stays bounded.
+    pub fn set_low(&mut self, items: usize) {
+        self.low = items.max(1);
     }
 
     /// Takes a lane into the window, or hears that one which is in it has more items in the store.
     pub fn open(&mut self, lane: K) {
-        let entry = self.lanes.entry(lane).or_insert_with(|| Lane {
-            page: VecDeque::new(),
-            held: BinaryHeap::new(),
-            in_flight: 0,
-            until: Timestamp::ZERO,
-            timer: Timestamp::ZERO,
-            blocked: false,
-            queued: false,
-            more: false,
-            loading: false,
-        });
-        entry.more = true;
+        self.lanes.entry(lane).or_insert_with(Lane::empty).more = true;
         self.want_page(lane);
     }
 
@@ -102,6 +99,13 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         entry.loading = false;
         self.queue(lane);
         self.drop_if_done(lane);
+    }
+
+    /// Puts an item in a lane that the store knows nothing of, such as that of a redirect's target.
+    pub fn put(&mut self, lane: K, item: T) {
+        self.lanes.entry(lane).or_insert_with(Lane::empty).page.push_back(item);
+        self.at_hand += 1;
+        self.queue(lane);
     }
 
     /// The next lane that wants a page from the store.
@@ -129,7 +133,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             if let Some(item) = item {
                 self.at_hand -= 1;
                 entry.in_flight += 1;
-                if entry.page.len() < LOW_PAGE {
+                if entry.page.len() < self.low {
                     self.want_page(lane);
                 }
                 self.queue(lane); // behind the others: one lane starves nobody
@@ -163,7 +167,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
     /// Keeps an item in hand that may not start before `at`, while the others of its lane go on (P6).
     pub fn hold(&mut self, lane: K, item: T, at: Timestamp) {
         let order = self.next_order();
-        let Some(entry) = self.lanes.get_mut(&lane) else { return };
+        let entry = self.lanes.entry(lane).or_insert_with(Lane::empty);
         entry.held.push(Reverse(Held { at, order, item }));
         self.at_hand += 1;
         self.held += 1;
@@ -300,7 +304,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         if let Some(entry) = self.lanes.get_mut(&lane)
             && entry.more
             && !entry.loading
-            && entry.page.len() < LOW_PAGE
+            && entry.page.len() < self.low
         {
             entry.loading = true;
             self.loads.push_back(lane);
@@ -366,6 +370,22 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
     }
 }
 
+impl<T> Lane<T> {
+    fn empty() -> Lane<T> {
+        Lane {
+            page: VecDeque::new(),
+            held: BinaryHeap::new(),
+            in_flight: 0,
+            until: Timestamp::ZERO,
+            timer: Timestamp::ZERO,
+            blocked: false,
+            queued: false,
+            more: false,
+            loading: false,
+        }
+    }
+}
+
 impl<T> PartialEq for Held<T> {
     fn eq(&self, other: &Held<T>) -> bool {
         self.cmp(other) == Ordering::Equal
@@ -397,6 +417,3 @@ impl<K: Eq> Ord for Timer<K> {
         (self.at, self.order).cmp(&(other.at, other.order))
     }
 }
-
-/// A lane asks for its next page when fewer items than this are at hand.
-const LOW_PAGE: usize = 32;

@@ -25,6 +25,9 @@ pub enum Outcome {
     Unauthorised,
     /// Gone or wrong: other 4xx, 401 without credentials, 5xx that no repetition mends.
     Rejected,
+    /// The server left it unread: a refused stream, a connection that was closing. Certainly not processed, and nobody's
+    /// fault; too many at once, most likely.
+    NotTaken,
     /// No whole answer came.
     Fault {
         /// Whether the server may have acted on it (V2).

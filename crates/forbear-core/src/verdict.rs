@@ -101,6 +101,8 @@ pub fn verdict(
         Outcome::Blocked { .. } => Verdict::Fail(FailReason::Blocked),
         Outcome::Unauthorised => Verdict::Fail(FailReason::Unauthorised),
         Outcome::Rejected => Verdict::Fail(FailReason::Answer),
+        Outcome::NotTaken if history.tries < NOT_TAKEN_MAX => Verdict::Retry { after: Duration::ZERO },
+        Outcome::NotTaken => after_failure(history, policy, retry_granted, roll),
         Outcome::Fault { passing: false, .. } => Verdict::Fail(FailReason::Permanent),
         Outcome::Fault { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
         Outcome::Fault { .. } => after_failure(history, policy, retry_granted, roll),
@@ -150,7 +152,98 @@ fn after_failure(history: &History, policy: &ItemPolicy, retry_granted: bool, ro
     Verdict::Park { wait, told: wait }
 }
 
+/// After so many requests in a run an item that is never looked at counts as failing.
+const NOT_TAKEN_MAX: u32 = 32;
 /// A longer wait than a century is told as a century: a moment that every clock and every file can hold.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Chance adds to at most a week of a wait.
 const LONGEST_SPREAD: Duration = Duration::from_secs(7 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hint::WaitSource;
+
+    const S: Duration = Duration::from_secs(1);
+
+    fn refusal(wait: Option<u64>, kind: Kind, may_retry: bool) -> Outcome {
+        let wait = wait.map(Duration::from_secs);
+        let from = wait.map(|_| WaitSource::Instruction);
+        Outcome::Refused(Refusal { wait, from, named: None, kind, may_retry })
+    }
+
+    fn decide(outcome: &Outcome, history: History) -> Verdict {
+        let policy = ItemPolicy {
+            jitter: 0.0,
+            pad: crate::policy::Pad { factor: 1.0, fixed: Duration::ZERO },
+            ..ItemPolicy::default()
+        };
+        verdict(outcome, &history, &policy, true, 0.0)
+    }
+
+    #[test]
+    fn v1_refusals_use_up_no_attempt() {
+        let tired = History { failures: 4, idempotent: true, ..History::default() };
+        assert_eq!(decide(&refusal(Some(3), Kind::RateLimit, true), tired), Verdict::Hold { told: 3 * S });
+        assert_eq!(decide(&Outcome::Overloaded, tired), Verdict::Fail(FailReason::Attempts));
+        let refused = History { refusals: 4, ..History::default() };
+        assert_eq!(decide(&refusal(None, Kind::RateLimit, true), refused), Verdict::ParkForNextRun);
+    }
+
+    #[test]
+    fn v1_certificate_errors_are_no_glitches() {
+        let fault = Outcome::Fault { processed: Processed::No, passing: false };
+        assert_eq!(decide(&fault, History::default()), Verdict::Fail(FailReason::Permanent));
+    }
+
+    #[test]
+    fn v2_replays_go_by_evidence() {
+        let (post, get) = (History::default(), History { idempotent: true, ..History::default() });
+        let unknown = Outcome::Fault { processed: Processed::Unknown, passing: true };
+        let unsent = Outcome::Fault { processed: Processed::No, passing: true };
+        for (outcome, history, expected) in [
+            (unknown, post, Verdict::Unknown),
+            (unknown, get, Verdict::Retry { after: S }),
+            (unsent, post, Verdict::Retry { after: S }),
+            (Outcome::NotTaken, post, Verdict::Retry { after: Duration::ZERO }),
+            (refusal(None, Kind::RateLimit, true), post, Verdict::Hold { told: Duration::ZERO }),
+        ] {
+            assert_eq!(decide(&outcome, history), expected, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn v3_over_the_budget_items_park() {
+        let get = History { idempotent: true, ..History::default() };
+        let parked = verdict(&Outcome::Overloaded, &get, &ItemPolicy::default(), false, 0.0);
+        assert!(matches!(parked, Verdict::Park { wait, .. } if wait >= 60 * S), "{parked:?}");
+    }
+
+    #[test]
+    fn p6_the_told_time_decides_between_hold_and_park() {
+        for (told, holds) in [(1, true), (30, true), (31, false), (300, false), (301, false), (86_400, false)]
+        {
+            let verdict = decide(&refusal(Some(told), Kind::RateLimit, true), History::default());
+            assert_eq!(matches!(verdict, Verdict::Hold { .. }), holds, "{told} s: {verdict:?}");
+            if let Verdict::Park { wait, .. } = verdict {
+                assert!(wait >= Duration::from_secs(told));
+            }
+        }
+    }
+
+    #[test]
+    fn the_verdict_table() {
+        let get = History { idempotent: true, ..History::default() };
+        for (outcome, expected) in [
+            (Outcome::Success, Verdict::Done),
+            (Outcome::Rejected, Verdict::Fail(FailReason::Answer)),
+            (Outcome::Blocked { challenge: false }, Verdict::Fail(FailReason::Blocked)),
+            (Outcome::Unauthorised, Verdict::Fail(FailReason::Unauthorised)),
+            (Outcome::Overloaded, Verdict::Retry { after: S }),
+            (refusal(None, Kind::Quota, false), Verdict::ParkForNextRun),
+            (refusal(None, Kind::RateLimit, false), Verdict::Fail(FailReason::ToldNotTo)),
+        ] {
+            assert_eq!(decide(&outcome, get), expected, "{outcome:?}");
+        }
+    }
+}

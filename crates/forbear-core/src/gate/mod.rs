@@ -379,12 +379,22 @@ impl Gate {
             return self.refused(policy, sent, Told { overload: true, ..Told::nothing() }, now, roll);
         }
         self.in_flight.release();
+        self.cut(sent, now);
+        Change::None
+    }
+
+    /// The server left the request unread, most likely since there were too many at once: fewer from now on.
+    pub fn not_taken(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp) -> Change {
+        self.cut(sent, now);
+        self.unanswered(policy, sent, now)
+    }
+
+    fn cut(&mut self, sent: Sent, now: Timestamp) {
         let milliseconds = |t: Timestamp| (t.as_micros() / 1000) as u32;
         if milliseconds(sent.at).wrapping_sub(self.last_cut_ms) as i32 > 0 || self.last_cut_ms == 0 {
             self.last_cut_ms = milliseconds(now); // once for all that was on the wire together
             self.in_flight.overloaded();
         }
-        Change::None
     }
 
     /// The server answered that we are unwanted: 403, 451, a challenge. A single page may be forbidden to all; several in

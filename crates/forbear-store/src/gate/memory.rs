@@ -262,7 +262,7 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use forbear_core::{
-        attempt::{self, Ask, Decision},
+        attempt::{self, Ask, Decision, Finding},
         outcome::Outcome,
         policy::ScopePolicy,
     };

@@ -58,6 +58,9 @@ pub enum RecordError {
 }
 
 impl GateRecord {
+    /// The version of the records that this program writes.
+    pub const VERSION: u32 = VERSION;
+
     /// Encodes what of a gate outlives the process, as it is at `now` on the process's clock.
     #[must_use]
     pub fn encode(gate: &Snapshot, now: Timestamp) -> Vec<u8> {
