@@ -2,6 +2,8 @@
 //!
 //! A case whose `why` begins with `[profile]` needs the service's profile; every other must be right without one, too.
 
+#![expect(clippy::print_stdout, reason = "the counts, and the cases that went wrong")]
+
 use std::{fmt::Write, time::Duration};
 
 use forbear_core::{

@@ -142,18 +142,17 @@ pub(crate) enum Class<'a> {
 
 /// Reads a lower-case header name. This is on the way of every response, so most names leave at the first test.
 pub(crate) fn classify(name: &str) -> Class<'_> {
-    let bytes = name.as_bytes();
-    let word = |w: &[u8; 5]| bytes.windows(5).any(|five| five == w);
-    if word(b"retry") {
-        return retry_class(name);
-    }
-    if !word(b"limit") {
-        return match name {
-            "cf-mitigated" | "x-amzn-waf-action" => Class::Challenge,
-            "grpc-status" => Class::GrpcStatus,
-            "proxy-status" => Class::ProxyStatus,
-            _ => Class::Other,
-        };
+    match word_of(name.as_bytes()) {
+        Some(Word::Retry) => return retry_class(name),
+        Some(Word::Limit) => {}
+        None => {
+            return match name {
+                "cf-mitigated" | "x-amzn-waf-action" => Class::Challenge,
+                "grpc-status" => Class::GrpcStatus,
+                "proxy-status" => Class::ProxyStatus,
+                _ => Class::Other,
+            };
+        }
     }
     let Some((prefix, rest)) = split_at_ratelimit(name) else { return Class::Other };
     match rest {
@@ -162,7 +161,7 @@ pub(crate) fn classify(name: &str) -> Class<'_> {
         "scope" | "global" => return Class::Scope,
         _ => {}
     }
-    let Some((at, role)) = ROLES.iter().find_map(|(word, role)| Some((word_at(rest, word)?, *role))) else {
+    let Some((at, role)) = role_in(rest) else {
         return Class::Whole(Key { prefix, before: rest, after: "" });
     };
     let before = rest[..at].trim_end_matches('-');
@@ -183,6 +182,28 @@ pub(crate) fn classify(name: &str) -> Class<'_> {
         }
     }
     Class::Part { key: Key { prefix, before, after }, role, unit }
+}
+
+enum Word {
+    Retry,
+    Limit,
+}
+
+/// Which of the two words that matter stands in a name; `retry` goes first. Both have a `t`, and few names have many.
+fn word_of(name: &[u8]) -> Option<Word> {
+    let mut found = None;
+    for at in 2..name.len() {
+        if name[at] != b't' {
+            continue;
+        }
+        if name[at - 2..].starts_with(b"retry") {
+            return Some(Word::Retry);
+        }
+        if name[..at].ends_with(b"limi") {
+            found = Some(Word::Limit);
+        }
+    }
+    found
 }
 
 fn retry_class(name: &str) -> Class<'_> {
@@ -214,16 +235,19 @@ fn split_at_ratelimit(name: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Where `word` stands in a dashed name as a whole word.
-fn word_at(name: &str, word: &str) -> Option<usize> {
+/// The role that a dashed name plays, and where its word begins.
+fn role_in(name: &str) -> Option<(usize, Role)> {
+    let mut best: Option<(usize, usize)> = None; // row of the table, place in the name
     let mut at = 0;
     for part in name.split('-') {
-        if part == word {
-            return Some(at);
+        if let Some(row) = ROLES.iter().position(|(word, _)| *word == part)
+            && best.is_none_or(|(old, _)| row < old)
+        {
+            best = Some((row, at));
         }
         at += part.len() + 1;
     }
-    None
+    best.map(|(row, at)| (at, ROLES[row].1))
 }
 
 /// One budget as a value tells it: a member of `RateLimit` or `RateLimit-Policy` in any draft's form, Zendesk's

@@ -4,18 +4,15 @@ use std::{borrow::Cow, cell::OnceCell, time::Duration};
 
 use http::{HeaderMap, header};
 
-use super::body::{self, Found};
-use super::evidence::Evidence;
+use super::body;
 use super::fields::{self, Class, Key, Role, Told};
-use super::profile::{BodyField, Dim, Field, Means, Profile, Verdict};
+use super::profile::{Dim, Field, Means, Profile};
 use super::value::{self, Clock, Number, Unit, Wait};
-use super::{Budget, Kind, Response, ScopeHint, WaitSource, date};
+use super::{Budget, ScopeHint, date};
 use crate::time::Timestamp;
 
 /// Budgets, instructions and policies that are kept of one response. Known services send up to eight.
 const KEPT_MAX: usize = 32;
-/// Two waits closer than this are one instruction, written twice.
-const SAME_WITHIN: Duration = Duration::from_secs(1);
 
 /// One budget of the response.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +29,7 @@ pub(crate) struct Family<'a> {
     pub(crate) reset: Option<Wait>,
     pub(crate) concurrent: bool,
     /// The field that tells most of it, for the evidence.
-    shown: Option<(&'a str, &'a [u8])>,
+    pub(super) shown: Option<(&'a str, &'a [u8])>,
 }
 
 impl Family<'_> {
@@ -41,7 +38,7 @@ impl Family<'_> {
     }
 
     /// Share of the budget that is left.
-    fn left(&self) -> Option<f64> {
+    pub(super) fn left(&self) -> Option<f64> {
         Some(self.remaining? / self.limit.filter(|l| *l > 0.0)?)
     }
 
@@ -61,21 +58,21 @@ pub(crate) struct Order<'a> {
     pub(crate) wait: Wait,
     /// It counts on a served response too.
     pub(crate) hold: bool,
-    field: Cow<'a, str>,
-    raw: &'a [u8],
+    pub(super) field: Cow<'a, str>,
+    pub(super) raw: &'a [u8],
 }
 
 /// Everything that was found, before precedence.
 #[derive(Debug)]
 pub(crate) struct Gathered<'a> {
-    headers: &'a HeaderMap,
-    now: Timestamp,
-    served: OnceCell<Option<Timestamp>>,
-    families: Vec<Family<'a>>,
-    policies: Vec<Told<'a>>,
-    orders: Vec<Order<'a>>,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) now: Timestamp,
+    pub(super) served: OnceCell<Option<Timestamp>>,
+    pub(super) families: Vec<Family<'a>>,
+    pub(super) policies: Vec<Told<'a>>,
+    pub(super) orders: Vec<Order<'a>>,
     /// An instruction that could not be read, for the evidence.
-    unreadable: Option<(&'a str, &'a [u8])>,
+    pub(super) unreadable: Option<(&'a str, &'a [u8])>,
     pub(crate) should_retry: Option<bool>,
     pub(crate) challenged: bool,
     pub(crate) grpc: Option<&'a [u8]>,
@@ -224,7 +221,7 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    fn push_order(&mut self, order: Order<'a>) {
+    pub(super) fn push_order(&mut self, order: Order<'a>) {
         // Repeated lines are one instruction: the longest counts.
         if let Some(same) = self.orders.iter_mut().find(|o| o.field == order.field && o.hold == order.hold) {
             if same.wait.time < order.wait.time {
@@ -235,20 +232,6 @@ impl<'a> Gathered<'a> {
         if self.orders.len() < KEPT_MAX {
             self.orders.push(order);
         }
-    }
-
-    pub(crate) fn instruct_from_body(&mut self, found: &Found<'a>, wait: Wait, hold: bool) {
-        let field = Cow::Owned(format!("body:{}", found.path));
-        self.push_order(Order { wait, hold, field, raw: found.text });
-    }
-
-    pub(crate) fn instruct_from_text(&mut self, words: &'static str, (wait, raw): (Wait, &'a [u8])) {
-        self.push_order(Order {
-            wait,
-            hold: false,
-            field: Cow::Owned(format!("body: {}", words.trim())),
-            raw,
-        });
     }
 
     /// The family with this key, made if there is room.
@@ -265,7 +248,7 @@ impl<'a> Gathered<'a> {
         self.families.get_mut(at)
     }
 
-    fn part(&mut self, key: Key<'a>, role: Role, unit: Unit, name: &'a str, raw: &'a [u8]) {
+    pub(super) fn part(&mut self, key: Key<'a>, role: Role, unit: Unit, name: &'a str, raw: &'a [u8]) {
         match role {
             Role::Reset => {
                 // Parameters may ride on a number: `30;w=60`.
@@ -336,10 +319,6 @@ impl<'a> Gathered<'a> {
         family.shown = Some((name, raw));
     }
 
-    pub(crate) fn body_part(&mut self, field: &'static BodyField, raw: &'a [u8]) {
-        self.part(dim_key(field.dim), field.role, Unit::Seconds, field.path, raw);
-    }
-
     /// gRPC carries its own status on a 200; this is the HTTP status that says the same.
     pub(crate) fn status_of_grpc(&mut self, status: u16) -> Option<u16> {
         let code = self.grpc?;
@@ -359,46 +338,6 @@ impl<'a> Gathered<'a> {
             b"2" | b"4" | b"13" | b"15" => 500, // UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, DATA_LOSS
             _ => return None,
         })
-    }
-
-    /// Looks into the body where it may matter: on a refusal, on a spent budget, and where the profile asks for it.
-    pub(crate) fn read_body(
-        &mut self,
-        response: &Response<'a>,
-        status: u16,
-        profile: Option<&Profile>,
-    ) -> Verdict {
-        let mut verdict = Verdict::default();
-        let refuses = matches!(status, 400 | 403 | 418 | 420 | 429 | 500..=599);
-        let spent = self.families.iter().any(Family::is_exhausted);
-        let general = refuses || spent;
-        // A success holds the caller's own data, unless the service is known to refuse with it.
-        let looks = general || status >= 400 || profile.is_some_and(|p| p.bodies);
-        let response = Response { body: response.body.filter(|_| looks), ..*response };
-        let wanted = |key: &[u8]| {
-            profile.is_some_and(|p| p.wants(key))
-                || (general && (is_code_key(key) || wait_unit(key).is_some()))
-        };
-        let found = response.body.map_or_else(Vec::new, |text| body::find(text, wanted));
-        if let Some(profile) = profile {
-            profile.apply(&response, &found, self, &mut verdict);
-        }
-        if general {
-            let envelope = || found.iter().filter(|f| is_envelope(&f.path));
-            if verdict.marked.is_none() {
-                envelope().for_each(|f| general_code(f, status, &mut verdict));
-            }
-            if refuses || verdict.marked.is_some() {
-                for f in envelope() {
-                    if let Some(unit) = wait_unit(f.key)
-                        && let Some(wait) = value::wait(f.text, unit, &self.clock())
-                    {
-                        self.instruct_from_body(f, wait, false);
-                    }
-                }
-            }
-        }
-        verdict
     }
 
     /// Brings together what several headers say of one budget.
@@ -447,151 +386,6 @@ impl<'a> Gathered<'a> {
         }
         orders.into_iter().for_each(|order| self.push_order(order));
     }
-
-    /// The budget that binds: the exhausted one with the longest reset, else the one nearest to its end. Where any
-    /// budget will do, one with something left binds before an exhausted one.
-    pub(crate) fn binding(&self, any_left: bool) -> Option<&Family<'a>> {
-        let exhausted = || self.families.iter().filter(|f| f.is_exhausted());
-        if !any_left || self.all_exhausted() {
-            // The first of equals.
-            let longest = exhausted().rev_max_by(|f| f.reset.map(|r| r.time));
-            if longest.is_some() {
-                return longest;
-            }
-        }
-        let nearer = |a: &&Family<'a>, b: &&Family<'a>| match (a.left(), b.left()) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            _ => a.remaining.unwrap_or(f64::MAX).total_cmp(&b.remaining.unwrap_or(f64::MAX)),
-        };
-        self.families
-            .iter()
-            .filter(|f| f.remaining.is_some() && !f.is_exhausted())
-            .min_by(nearer)
-            .or_else(|| self.families.iter().find(|f| f.limit.is_some()))
-            .or_else(|| self.families.first())
-    }
-
-    fn all_exhausted(&self) -> bool {
-        let mut told = self.families.iter().filter(|f| f.remaining.is_some()).peekable();
-        told.peek().is_some() && told.all(Family::is_exhausted)
-    }
-
-    /// Resets that no counter goes with; they hold for every budget of the response that has none of its own.
-    fn loose_reset(&self) -> Option<Duration> {
-        self.families.iter().filter(|f| f.remaining.is_none()).filter_map(|f| Some(f.reset?.time)).max()
-    }
-
-    fn reset_of(&self, family: &Family<'a>) -> Option<Duration> {
-        family.reset.map(|r| r.time).or_else(|| self.loose_reset())
-    }
-
-    /// When the exhausted budgets are refilled.
-    pub(crate) fn reset(&self, refuses: bool, any_left: bool) -> Option<Duration> {
-        let mut exhausted = self.families.iter().filter(|f| f.is_exhausted()).peekable();
-        if exhausted.peek().is_some() {
-            let resets = exhausted.filter_map(|f| self.reset_of(f));
-            return match any_left {
-                true if self.all_exhausted() => resets.min(),
-                true => None,
-                false => resets.max(),
-            };
-        }
-        // Refused while every budget shows some left: another limit fired.
-        let counted = self.families.iter().any(|f| f.remaining.is_some());
-        if refuses && !counted { self.loose_reset() } else { None }
-    }
-
-    /// A budget has nothing left, and its reset is still to come (or not told).
-    pub(crate) fn is_spent(&self, any_left: bool) -> bool {
-        if any_left && !self.all_exhausted() {
-            return false;
-        }
-        let open = |f: &Family<'a>| self.reset_of(f).is_none_or(|r| !r.is_zero());
-        let mut exhausted = self.families.iter().filter(|f| f.is_exhausted()).peekable();
-        exhausted.peek().is_some() && if any_left { exhausted.all(open) } else { exhausted.any(open) }
-    }
-
-    /// The instruction that counts: of different ones the longest, of one at two precisions the finer. On a served
-    /// response only those that hold there too.
-    pub(crate) fn order(&self, refuses: bool) -> Option<&Order<'a>> {
-        let valid = || self.orders.iter().filter(|o| refuses || o.hold);
-        let longest = valid().rev_max_by(|o| o.wait.time)?;
-        valid()
-            .filter(|o| longest.wait.time - o.wait.time < SAME_WITHIN)
-            .min_by_key(|o| (o.wait.step, std::cmp::Reverse(o.wait.time)))
-    }
-
-    /// What decided, for records and people.
-    pub(crate) fn evidence(
-        &self,
-        status: u16,
-        from: Option<WaitSource>,
-        order: Option<&Order<'a>>,
-        binding: Option<&Family<'a>>,
-        verdict: &Verdict,
-        limited: bool,
-    ) -> Evidence {
-        let family = |reason| {
-            let (field, raw) = binding.and_then(|f| f.shown).unwrap_or_default();
-            Evidence::new(field, raw, reason)
-        };
-        match (from, order) {
-            (Some(WaitSource::Instruction), Some(order)) => {
-                return Evidence::new(&order.field, order.raw, "the server says when to come back");
-            }
-            (Some(WaitSource::Reset), _) => return family("nothing is left until the reset"),
-            _ => {}
-        }
-        if let Some((field, raw)) = &verdict.mark {
-            let reason =
-                if limited { "the service's own word for a limit" } else { "refused, but not by a limit" };
-            return Evidence::new(field, raw, reason);
-        }
-        if let Some((field, raw)) = self.unreadable {
-            return Evidence::new(field, raw, "not readable, so no hint");
-        }
-        if limited {
-            return match binding.filter(|f| f.is_exhausted()) {
-                Some(_) => family("nothing is left, and no time is told"),
-                None if matches!(status, 503 | 529) => {
-                    Evidence::of_reason("the service cannot keep up; no time is told")
-                }
-                None => Evidence::of_reason("refused; no time is told"),
-            };
-        }
-        if let Some(order) = self.orders.first() {
-            let reason = "on this status it is about one request, no hold for the scope";
-            return Evidence::new(&order.field, order.raw, reason);
-        }
-        match binding {
-            Some(f) if f.is_exhausted() => family("nothing is left, but its reset is over"),
-            Some(_) => family("something is left"),
-            None => Evidence::default(),
-        }
-    }
-
-    /// A time at the start of a sentence's rest: `20ms.`, `5 seconds`, `2026-11-29 14:00:00 UTC: see docs`.
-    pub(crate) fn in_sentence(&self, text: &'a [u8], unit: Unit) -> Option<(Wait, &'a [u8])> {
-        let skip = text.iter().take_while(|b| matches!(b, b' ' | b':' | b'"' | b'\'')).count();
-        let text = &text[skip..];
-        let clock = self.clock();
-        if let Some((moment, rest)) = date::iso_prefix(text) {
-            let value = value::Value { when: value::When::At(moment.at), step: moment.step };
-            let wait = Wait { time: value.wait(&clock), step: value.step, delta: false };
-            return Some((wait, &text[..text.len() - rest.len()]));
-        }
-        let len = text.iter().take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
-        let raw = text[..len].strip_suffix(b".").unwrap_or(&text[..len]);
-        let next = text[len..].strip_prefix(b" ").unwrap_or_default();
-        let next = &next[..next.iter().take_while(|b| b.is_ascii_alphabetic()).count()];
-        let unit = match next {
-            b"ms" | b"milliseconds" | b"millisecond" => Unit::Millis,
-            b"s" | b"sec" | b"secs" | b"second" | b"seconds" => Unit::Seconds,
-            b"min" | b"mins" | b"minute" | b"minutes" => Unit::Minutes,
-            _ => unit,
-        };
-        Some((value::wait(raw, unit, &clock)?, raw))
-    }
 }
 
 impl<'a> Family<'a> {
@@ -634,20 +428,8 @@ impl<'a> Family<'a> {
     }
 }
 
-/// `max_by_key`, but the first of equals.
-trait RevMax: Iterator + Sized {
-    fn rev_max_by<K: Ord>(self, key: impl Fn(&Self::Item) -> K) -> Option<Self::Item> {
-        self.fold(None, |best: Option<Self::Item>, item| match &best {
-            Some(b) if key(b) >= key(&item) => best,
-            _ => Some(item),
-        })
-    }
-}
-
-impl<I: Iterator> RevMax for I {}
-
 /// Budgets of profiles live beside the general ones: the empty name is the plain `X-RateLimit` budget.
-fn dim_key(dim: &'static str) -> Key<'static> {
+pub(super) fn dim_key(dim: &'static str) -> Key<'static> {
     Key { prefix: "x", before: "", after: dim }
 }
 
@@ -676,95 +458,4 @@ fn told_in_json(raw: &[u8]) -> Option<Told<'_>> {
         told.set(found.key, found.text);
     }
     told.remaining.is_some().then_some(told)
-}
-
-/// What a code of an error envelope means for every service.
-fn general_code(found: &Found<'_>, status: u16, verdict: &mut Verdict) {
-    if !is_code_key(found.key) {
-        return;
-    }
-    let word = plain_word(found.text);
-    if is_limit_word(&word) {
-        verdict.mark.get_or_insert_with(|| (format!("body:{}", found.path), found.text.to_vec()));
-        verdict.marked = verdict.marked.or(Some(Kind::RateLimit));
-    } else if word.contains("concurren") && matches!(status, 429 | 503) {
-        verdict.kind = verdict.kind.or(Some(Kind::Concurrency));
-    }
-}
-
-/// Where an error envelope keeps its fields. Anything else in a body may be the caller's own data.
-fn is_envelope(path: &str) -> bool {
-    const PARTS: [&str; 17] = [
-        "error",
-        "errors",
-        "detail",
-        "details",
-        "parameters",
-        "extensions",
-        "meta",
-        "metadata",
-        "response",
-        "fault",
-        "reason",
-        "data",
-        "body",
-        "status",
-        "ratelimit",
-        "rate_limit",
-        "limit",
-    ];
-    let Some((parents, _)) = path.rsplit_once('.') else { return true };
-    parents.split('.').all(|p| PARTS.iter().any(|known| p.eq_ignore_ascii_case(known)))
-}
-
-fn is_code_key(key: &[u8]) -> bool {
-    matches!(
-        plain_word(key).as_str(),
-        "code" | "type" | "error" | "errorcode" | "errortype" | "errorname" | "reason" | "status" | "name"
-    ) || key == b"__type"
-}
-
-/// The unit of a body field that says how long to wait; `None` for any other field.
-fn wait_unit(key: &[u8]) -> Option<Unit> {
-    if key.len() > 24 {
-        return None;
-    }
-    Some(match plain_word(key).as_str() {
-        "retryafter" | "retryafterseconds" | "retryaftersecs" | "retryaftersec" | "retrydelay"
-        | "retryin" | "retryinseconds" => Unit::Seconds,
-        "retryafterms" | "retryaftermillis" | "retryaftermilliseconds" | "retryinms" | "retrydelayms" => {
-            Unit::Millis
-        }
-        _ => return None,
-    })
-}
-
-/// Letters and digits only, in lower case: `rate_limited`, `RateLimited` and `RATE-LIMITED` are one word.
-fn plain_word(raw: &[u8]) -> String {
-    raw.iter()
-        .take(64)
-        .filter(|b| b.is_ascii_alphanumeric())
-        .map(|b| char::from(b.to_ascii_lowercase()))
-        .collect()
-}
-
-/// Codes that can mean nothing but a rate limit, whoever sends them.
-fn is_limit_word(word: &str) -> bool {
-    matches!(
-        word,
-        "ratelimit"
-            | "ratelimited"
-            | "ratelimitexceeded"
-            | "ratelimitreached"
-            | "ratelimiterror"
-            | "toomanyrequests"
-            | "toomanyrequestsexception"
-            | "throttled"
-            | "throttling"
-            | "throttlingexception"
-            | "requestthrottled"
-            | "requestlimitexceeded"
-            | "userratelimitexceeded"
-            | "resourceexhausted"
-    )
 }

@@ -9,12 +9,14 @@
 
 mod body;
 mod date;
+mod envelope;
 mod evidence;
 mod fields;
 mod gather;
 mod profile;
 mod services;
 pub mod value;
+mod weigh;
 
 use std::time::Duration;
 

@@ -348,3 +348,71 @@ fn mark(when: &[When], response: &Response<'_>, found: &[Found<'_>]) -> Option<(
         When::Status(_) | When::NoHeader(_) => None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn h2_profiles_are_well_formed() {
+        let names: Vec<_> = Profile::all().iter().map(Profile::name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        let lower = |s: &str| !s.bytes().any(|b| b.is_ascii_uppercase());
+        let mut hosts: Vec<&str> = Vec::new();
+        for profile in Profile::all() {
+            assert!(profile.hosts.iter().all(|h| lower(h) && !h.ends_with('.')), "{}", profile.name);
+            assert!(profile.fields.iter().all(|f| lower(f.name)), "{}", profile.name);
+            let named = |w: &When| match w {
+                When::HeaderIs(n, _) | When::HeaderHas(n, _) | When::HeaderAtLeast(n, ..) => Some(*n),
+                When::Header(n) | When::NoHeader(n) => Some(*n),
+                _ => None,
+            };
+            assert!(
+                profile.rules.iter().flat_map(|r| r.when).filter_map(named).all(lower),
+                "{}",
+                profile.name
+            );
+            assert!(
+                profile.rules.iter().all(|r| !r.when.is_empty() && !r.then.is_empty()),
+                "{}",
+                profile.name
+            );
+            hosts.extend(profile.hosts);
+        }
+        let count = hosts.len();
+        hosts.sort_unstable();
+        hosts.dedup();
+        assert_eq!(hosts.len(), count, "a host with two profiles");
+    }
+
+    #[test]
+    fn h2_a_host_finds_its_profile() {
+        for (host, expected) in [
+            ("api.github.com", Some("github")),
+            ("API.GitHub.com.", Some("github")),
+            ("github.com", Some("github")),
+            ("notgithub.com", None),
+            ("github.com.example.net", None),
+            ("shop.myshopify.com", Some("shopify")),
+            ("sheets.googleapis.com", Some("google")),
+            ("maps.googleapis.com", Some("google-maps")),
+            ("dynamodb.eu-west-1.amazonaws.com", Some("aws")),
+            ("com", None),
+            ("", None),
+            ("caf\u{e9}.example", None),
+        ] {
+            assert_eq!(Profile::for_host(host).map(Profile::name), expected, "{host}");
+        }
+        assert!(Profile::by_name("slack").is_some_and(Profile::reads_success_bodies));
+        assert!(Profile::by_name("nobody").is_none());
+    }
+
+    #[test]
+    fn h2_paths_are_matched_from_the_root_or_from_anywhere() {
+        assert!(on_path("error.code", "error.code"));
+        assert!(!on_path("data.error.code", "error.code"));
+        assert!(on_path("data.error.code", "*.error.code"));
+        assert!(on_path("code", "*.code"));
+        assert!(!on_path("xcode", "*.code"));
+    }
+}
