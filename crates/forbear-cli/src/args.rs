@@ -88,8 +88,8 @@ pub(crate) struct FetchArgs {
     /// Where bodies go: inline (in the records), none, or a directory
     #[arg(long, value_name = "inline|DIR|none", default_value = "inline", value_parser = parse_bodies)]
     pub(crate) bodies: Bodies,
-    /// How progress is shown on stderr
-    #[arg(long, value_enum, default_value_t = Progress::Auto)]
+    /// Progress on stderr: a live line on a terminal (auto), plain lines, or none
+    #[arg(long, value_enum, value_name = "auto|plain|none", hide_possible_values = true, default_value_t = Progress::Auto)]
     pub(crate) progress: Progress,
     /// Print hosts, counts, scopes and the time it would take; send nothing
     #[arg(long)]
@@ -267,6 +267,65 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The table of a command's arguments, as the reference page has it.
+    fn table(command: &clap::Command) -> String {
+        let mut text = "| argument | meaning |\n| --- | --- |\n".to_owned();
+        for arg in
+            command.get_arguments().filter(|a| !["help", "version", "verbose"].contains(&a.get_id().as_str()))
+        {
+            let value =
+                arg.get_value_names().map(|v| v[0].to_string()).filter(|_| arg.get_action().takes_values());
+            let name = match (arg.get_short(), arg.get_long()) {
+                (Some(short), Some(long)) => format!("-{short}, --{long}"),
+                (None, Some(long)) => format!("--{long}"),
+                _ => String::new(),
+            };
+            let name = [Some(name).filter(|n| !n.is_empty()), value]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(" ");
+            let default: Vec<_> = arg.get_default_values().iter().filter_map(|v| v.to_str()).collect();
+            let takes_default = arg.get_action().takes_values() && !default.is_empty();
+            let default =
+                if takes_default { format!(" [default: {}]", default.join(",")) } else { String::new() };
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            text += &format!("| `{}` | {help}{default} |\n", name.replace('|', "\\|"));
+        }
+        text
+    }
+
+    #[test]
+    fn the_reference_page_has_every_command_and_flag_and_no_other() {
+        let page = include_str!("../../../docs/reference/cli.md");
+        let cli = Cli::command();
+        let mut expected = Vec::new();
+        for command in cli.get_subcommands() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let mut section = format!("## forbear {}\n\n{about}.\n", command.get_name());
+            for inner in command.get_subcommands() {
+                let (name, about) =
+                    (inner.get_name(), inner.get_about().map(ToString::to_string).unwrap_or_default());
+                section +=
+                    &format!("\n### forbear {} {name}\n\n{about}.\n\n{}", command.get_name(), table(inner));
+            }
+            if command.get_subcommands().next().is_none()
+                && command.get_arguments().any(|a| a.get_id() != "help")
+            {
+                section += &format!("\n{}", table(command));
+            }
+            expected.push(section);
+        }
+        let missing: Vec<_> = expected.iter().filter(|section| !page.contains(section.as_str())).collect();
+        let missing = missing.into_iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+        assert!(missing.is_empty(), "docs/reference/cli.md should have:\n\n{missing}");
+        let count = |mark: &str, text: &str| text.lines().filter(|l| l.starts_with(mark)).count();
+        for mark in ["## forbear ", "### forbear ", "| `"] {
+            let wanted: usize = expected.iter().map(|s| count(mark, s)).sum();
+            assert_eq!(count(mark, page), wanted, "lines with {mark:?} that no command has");
+        }
     }
 
     #[test]

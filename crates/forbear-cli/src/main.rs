@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(Ok(exit)) => exit.code(),
         Ok(Err(failure)) => {
-            eprintln!("forbear: {failure}");
+            shell::say(&failure);
             failure.exit.code()
         }
         Err(_panic) => Exit::Internal.code(), // the hook has said it

@@ -1,6 +1,11 @@
 //! What surrounds every command: words on stderr, and what a bug looks like to the person who meets it.
 
-use std::{backtrace::Backtrace, io::IsTerminal, panic};
+use std::{
+    backtrace::Backtrace,
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+    panic,
+};
 
 use tracing_subscriber::{EnvFilter, Layer, filter::filter_fn, layer::SubscriberExt};
 
@@ -18,11 +23,9 @@ pub(crate) fn log(verbose: u8) -> Result<(), Failure> {
     };
     // The libraries below print whole frames and headers at their lower levels, and those hold secrets (K1).
     let ours = filter_fn(|m| m.target().starts_with("forbear") || *m.level() <= tracing::Level::WARN);
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .with_target(verbose > 1);
+    let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(colour).with_target(verbose > 1);
     let subscriber = tracing_subscriber::registry().with(lines.with_filter(ours)).with(filter);
     // Fails only if something in this process has set one already; then that one holds.
     let _ = tracing::subscriber::set_global_default(subscriber);
@@ -33,10 +36,18 @@ pub(crate) fn log(verbose: u8) -> Result<(), Failure> {
 pub(crate) fn set_panic_hook(verbose: u8) {
     panic::set_hook(Box::new(move |info| {
         let place = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-        eprintln!("forbear: internal error at {place}. This is a bug in forbear; -vv shows more.");
+        say(format_args!("internal error at {place}. This is a bug in forbear; -vv shows more."));
         if verbose > 1 {
-            let text = info.payload_as_str().unwrap_or("no text");
-            eprintln!("{text}\n{}", Backtrace::force_capture());
+            say(format_args!(
+                "{}\n{}",
+                info.payload_as_str().unwrap_or("no text"),
+                Backtrace::force_capture()
+            ));
         }
     }));
+}
+
+/// Prints a line for people. Where nobody listens any more there is nobody to tell that, either.
+pub(crate) fn say(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "forbear: {text}");
 }

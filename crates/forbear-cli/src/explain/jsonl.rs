@@ -144,7 +144,7 @@ fn reason(reading: &Reading) -> String {
     match (evidence.field(), evidence.reason()) {
         ("", "") => "nothing in it speaks of a limit".to_owned(),
         ("", why) => why.to_owned(),
-        (field, why) => format!("{field}: {}: {why}", evidence.value()),
+        (field, why) => format!("{field}: {} ({why})", evidence.value()),
     }
 }
 

@@ -22,6 +22,7 @@ use http::{HeaderMap, Uri};
 use crate::{
     args::{ExplainArgs, sources},
     exit::{Exit, Failure, written},
+    shell::say,
 };
 
 /// Explains one response to people, or many to a program.
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
     } else {
         let head = head::read(&printed);
         if !head.unreadable.is_empty() {
-            eprintln!("forbear: no header line, and left out: line {}", numbers(&head.unreadable));
+            say(format_args!("no header line, and left out: line {}", numbers(&head.unreadable)));
         }
         if head.status.is_none() && head.headers.is_empty() {
             return Err(Failure::usage(

@@ -177,7 +177,11 @@ impl Build {
             return Some(path.clone());
         }
         // A file that is there but cannot be read is an error later on, not a reason to look further.
-        let here = |dir: &PathBuf| Some(dir.join(FILE_NAME)).filter(|path| path.symlink_metadata().is_ok());
+        let here = |dir: &PathBuf| {
+            let path =
+                if dir.as_path() == Path::new(".") { PathBuf::from(FILE_NAME) } else { dir.join(FILE_NAME) };
+            Some(path).filter(|path| path.symlink_metadata().is_ok())
+        };
         sources.beside.as_ref().and_then(here).or_else(|| sources.user.as_ref().and_then(here))
     }
 

@@ -1,0 +1,117 @@
+//! `forbear check`, by the real binary.
+
+mod common;
+
+use common::{forbear, run};
+use serde_json::Value;
+
+#[test]
+fn the_table_has_key_value_and_origin() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("forbear.toml"), "policy = \"retry-after\"\nworkers = 8\n").unwrap();
+    let out = run(
+        forbear(&["check", "--max-attempts", "2", "--host-rate", "api.example.com=9/s"]).current_dir(&dir),
+        b"",
+    );
+    assert_eq!((out.status, out.stderr.as_str()), (0, ""));
+    let row = |key: &str| {
+        let line = out
+            .stdout
+            .lines()
+            .find(|l| l.split_whitespace().next() == Some(key))
+            .unwrap_or_else(|| panic!("no {key}"));
+        line.split("  ").map(str::trim).filter(|c| !c.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("workers"), ["workers", "8", "forbear.toml:2"]);
+    assert_eq!(row("policy"), ["policy", "retry-after", "forbear.toml:1"]);
+    assert_eq!(row("on_no_hint"), ["on_no_hint", "park", "policy retry-after"]);
+    assert_eq!(row("max_attempts"), ["max_attempts", "2", "flag --max-attempts"]);
+    assert_eq!(row("cookies"), ["cookies", "false", "default"]);
+    assert_eq!(row("hosts.\"api.example.com\".rate")[1..], ["9/s", "flag --host-rate"]);
+}
+
+#[test]
+fn json_says_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = run(forbear(&["check", "--json", "--timeout", "90s"]).current_dir(&dir), b"");
+    assert_eq!(out.status, 0, "{}", out.stderr);
+    let values: Vec<Value> = serde_json::from_str(&out.stdout).unwrap();
+    let timeout = values.iter().find(|v| v["key"] == "timeout").unwrap();
+    assert_eq!((&timeout["value"], &timeout["origin"]), (&"1m30s".into(), &"flag --timeout".into()));
+    assert!(values.iter().all(|v| v["key"].is_string() && v["value"].is_string() && v["origin"].is_string()));
+}
+
+#[test]
+fn br_101_zero_is_refused_with_a_word_and_status_2() {
+    let dir = tempfile::tempdir().unwrap();
+    for (flag, value) in [
+        ("--max-attempts", "0"),
+        ("--workers", "0"),
+        ("--timeout", "0s"),
+        ("--rate", "0/s"),
+        ("--run-for", "0s"),
+        ("--host-concurrency", "0"),
+        ("--host-rate", "a=0/s"),
+        ("--timeout", "30"),
+        ("--workers", "many"),
+        ("--host-rate", "5/s"),
+        ("--policy", "politte"),
+        ("--config", "none.toml"),
+    ] {
+        for command in ["check", "fetch"] {
+            let out = run(forbear(&[command, flag, value]).current_dir(&dir), b"");
+            assert_eq!((out.status, out.stdout.as_str()), (2, ""), "{command} {flag} {value}");
+            let place = if flag == "--config" { "none.toml: " } else { &format!("{flag}: ") };
+            assert!(out.stderr.starts_with(&format!("forbear: {place}")), "{}", out.stderr);
+        }
+    }
+    let out = run(forbear(&["check", "--stall-after", "0s"]).current_dir(&dir), b"");
+    assert!(out.stdout.lines().any(|l| l.starts_with("stall_after") && l.contains(" 0s ")), "{}", out.stdout);
+}
+
+#[test]
+fn a_mistake_is_shown_with_its_line_and_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("forbear.toml"), "workers = 8\ntimeuot = \"5s\"\n").unwrap();
+    let out = run(forbear(&["check"]).current_dir(&dir), b"");
+    assert_eq!((out.status, out.stdout.as_str()), (2, ""));
+    let expected = "forbear: forbear.toml:2:1: unknown key `timeuot`\n\
+                    2 | timeuot = \"***\"\n  | ^^^^^^^\n  help: did you mean `timeout`?\n";
+    assert_eq!(out.stderr, expected);
+}
+
+#[test]
+fn k1_no_secret_is_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = "[hosts.\"a.example\"]\nheaders = { Authorization = \"Bearer s3cret\" }\n";
+    for text in [good, &format!("{good}x = 1\n"), &format!("{good}x = \"s3cret"), &good.replace('}', "")] {
+        std::fs::write(dir.path().join("forbear.toml"), text).unwrap();
+        for args in [&["check"][..], &["check", "--json"], &["check", "-vv"]] {
+            let out = run(forbear(args).env("FORBEAR_LOG", "trace").current_dir(&dir), b"");
+            assert!(
+                !out.stdout.contains("s3cret") && !out.stderr.contains("s3cret"),
+                "{}{}",
+                out.stdout,
+                out.stderr
+            );
+        }
+    }
+    let out = run(forbear(&["check", "--host-rate", "https://u:s3cret@a=5/s"]).current_dir(&dir), b"");
+    assert!(out.status == 2 && !out.stderr.contains("s3cret"), "{}", out.stderr);
+}
+
+#[test]
+fn the_users_file_is_found() {
+    let (dir, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (variable, below) in [("XDG_CONFIG_HOME", "forbear"), ("HOME", ".config/forbear")] {
+        std::fs::create_dir_all(home.path().join(below)).unwrap();
+        std::fs::write(home.path().join(below).join("forbear.toml"), "workers = 3\n").unwrap();
+        let out = run(forbear(&["check"]).env(variable, home.path()).current_dir(&dir), b"");
+        assert!(
+            out.stdout.lines().any(|l| l.starts_with("workers") && l.contains(" 3 ")),
+            "{variable}: {}",
+            out.stdout
+        );
+        std::fs::remove_dir_all(home.path().join(below)).unwrap();
+    }
+}
