@@ -230,13 +230,15 @@ impl Body {
         }
     }
 
-    /// Ends the body before it is read where it is empty, so that the connection is free even if nobody reads.
-    pub(super) fn settle(&mut self, cx: &mut Context<'_>) {
+    /// Ends the body before it is read where it is empty, so that the connection is free even if nobody reads. Never
+    /// waits.
+    pub(super) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Source::H1 { incoming, .. } = &self.source
             && incoming.is_end_stream()
         {
             self.give_back(cx);
         }
+        Poll::Ready(())
     }
 
     fn give_back(&mut self, cx: &mut Context<'_>) {

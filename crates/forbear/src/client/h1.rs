@@ -37,7 +37,7 @@ pub(super) struct H1 {
 /// How an exchange failed.
 pub(super) enum Failed {
     /// The connection was found closed before a byte was written; the request is as it was.
-    Unsent(Request<Full<Bytes>>),
+    Unsent(Box<Request<Full<Bytes>>>),
     Fault(Fault),
 }
 
@@ -91,7 +91,7 @@ impl H1 {
             Err(_elapsed) => return Err(Failed::Fault(Fault::new(FaultKind::TimedOut, at, processed))),
         };
         if let (Some(request), 0) = (error.take_message(), written) {
-            return Err(Failed::Unsent(request));
+            return Err(Failed::Unsent(Box::new(request)));
         }
         let error = error.into_error();
         let kind = head_fault_kind(&error);

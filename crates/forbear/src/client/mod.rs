@@ -25,7 +25,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -253,7 +252,7 @@ impl Client {
                         Ok(answer) => {
                             return inner.answer_h1(answer, connection, reused, key, clock, limits).await;
                         }
-                        Err(h1::Failed::Unsent(request)) if reused => unsent = request,
+                        Err(h1::Failed::Unsent(request)) if reused => unsent = *request,
                         Err(h1::Failed::Unsent(_)) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
                         Err(h1::Failed::Fault(fault)) => return Err(fault),
                     }
@@ -362,7 +361,7 @@ impl Inner {
         }
         let pool = Arc::clone(&self.pool);
         let mut body = Body::h1(incoming, connection, pool, key, &head.headers, clock, limits);
-        poll_fn(|cx| Poll::Ready(body.settle(cx))).await;
+        poll_fn(|cx| body.poll_settled(cx)).await;
         let (status, version, headers) = (head.status, head.version, head.headers);
         Ok(Response { status, version, headers, body, reused, remote })
     }

@@ -33,6 +33,8 @@ impl Server {
         let counted = Arc::clone(&connections);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                // Or the last of several small writes would wait for an acknowledgement, and be lost by a reset.
+                stream.set_nodelay(true).unwrap();
                 tokio::spawn(serve(stream, counted.fetch_add(1, Ordering::SeqCst) + 1));
             }
         });
