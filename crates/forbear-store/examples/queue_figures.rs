@@ -10,7 +10,7 @@
 use std::{
     io::Write,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::Instant,
 };
 
@@ -49,12 +49,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(job.counts().pending, items);
 
     let began = Instant::now();
-    let longest_us = Arc::new(AtomicU64::new(0));
-    let done = runtime.block_on(work(Arc::clone(&job), Arc::clone(&longest_us)))?;
+    let (done, claims_us) = runtime.block_on(work(Arc::clone(&job)))?;
     runtime.block_on(job.flush())?;
     let took = began.elapsed();
     say(&format!("claim + finish  {:>9.0} items/s   ({took:.2?})", done as f64 / took.as_secs_f64()));
-    say(&format!("longest claim   {:>9} us", longest_us.load(Relaxed)));
+    let claim = |share: usize| claims_us[(claims_us.len() - 1) * share / 100];
+    say(&format!(
+        "one claim       {:>9} us median, {} us at 99 %, {} us at most",
+        claim(50),
+        claim(99),
+        claim(100)
+    ));
     let counts = runtime.block_on(job.close())?;
     assert_eq!((counts.done, counts.open()), (items, 0));
     drop(job);
@@ -105,43 +110,50 @@ fn key(lane: u64) -> Arc<str> {
     format!("https://host{lane}.example.org").into()
 }
 
-/// Two tasks go round the lanes, each claiming a few and finishing them at once.
-async fn work(job: Arc<Job>, longest_us: Arc<AtomicU64>) -> Result<u64, QueueError> {
-    let tasks: Vec<_> = (0..2)
+/// One task goes round the lanes and claims a few items of each; two finish them at once.
+async fn work(job: Arc<Job>) -> Result<(u64, Vec<u64>), QueueError> {
+    let (hand, taken) = tokio::sync::mpsc::channel::<Vec<Item>>(64);
+    let taken = Arc::new(tokio::sync::Mutex::new(taken));
+    let workers: Vec<_> = (0..2)
         .map(|_| {
-            let (job, longest_us) = (Arc::clone(&job), Arc::clone(&longest_us));
+            let (job, taken) = (Arc::clone(&job), Arc::clone(&taken));
             tokio::spawn(async move {
                 let mut done = 0;
                 loop {
-                    let mut after = None;
-                    let mut any = false;
-                    loop {
-                        let page = job.ready_lanes(after, 256).await?;
-                        let Some(last) = page.last() else { break };
-                        after = Some(last.id);
-                        for lane in page {
-                            let began = Instant::now();
-                            let items = job.claim(lane.id, CLAIM).await?;
-                            longest_us.fetch_max(began.elapsed().as_micros() as u64, Relaxed);
-                            any |= !items.is_empty();
-                            for item in items {
-                                job.finish(finish(item)).await?;
-                                done += 1;
-                            }
-                        }
-                    }
-                    if !any {
-                        return Ok::<u64, QueueError>(done);
+                    let next = taken.lock().await.recv().await;
+                    let Some(items) = next else { return Ok::<u64, QueueError>(done) };
+                    for item in items {
+                        job.finish(finish(item)).await?;
+                        done += 1;
                     }
                 }
             })
         })
         .collect();
-    let mut done = 0;
-    for task in tasks {
-        done += task.await.expect("the task does not panic")?;
+    let mut claims_us = Vec::new();
+    let mut after = None;
+    loop {
+        let page = job.ready_lanes(after, 256).await?;
+        if page.is_empty() && after.is_none() {
+            break;
+        }
+        after = page.last().map(|lane| lane.id);
+        for lane in page {
+            let began = Instant::now();
+            let items = job.claim(lane.id, CLAIM).await?;
+            claims_us.push(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX));
+            if !items.is_empty() && hand.send(items).await.is_err() {
+                break;
+            }
+        }
     }
-    Ok(done)
+    drop(hand);
+    let mut done = 0;
+    for worker in workers {
+        done += worker.await.expect("the task does not panic")?;
+    }
+    claims_us.sort_unstable();
+    Ok((done, claims_us))
 }
 
 fn finish(item: Item) -> Finish {

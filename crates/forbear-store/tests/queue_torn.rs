@@ -381,3 +381,109 @@ fn j4_a_closed_job_is_one_file() {
         assert_eq!(names, ["a.job", "out.jsonl"]);
     });
 }
+
+/// A power cut may undo commits that were not synced; what they acknowledged was. Imitated by an older copy of the job.
+#[test]
+fn j1_acknowledgements_that_a_power_cut_undid_are_found_in_the_output() {
+    block_on(async {
+        let place = Place::new().await;
+        let job = place.open().await;
+        job.import(Batch { end: InputEnd::Reached, ..lines(1, LINES, "h") }).expect("imported");
+        job.flush().await.expect("flushed");
+        let copies: Vec<_> = ["a.job", "a.job-wal"]
+            .map(|name| (place.dir.path().join(name), fs::read(place.dir.path().join(name)).expect("read")))
+            .into();
+        let lane = job.ready_lanes(None, 1).await.expect("lanes")[0].id;
+        for item in job.claim(lane, 3).await.expect("claimed") {
+            job.finish(end(&item, Ending::Done)).await.expect("finished");
+            job.flush().await.expect("a group for each");
+        }
+        job.close().await.expect("closed");
+        for (path, bytes) in copies {
+            fs::write(path, bytes).expect("written");
+        }
+        let job = place.open().await;
+        assert_eq!(place.told(), [Event::TailKept { out: place.out(), records: 3 }]);
+        assert_eq!(left(&job).await, [4, 5, 6]);
+        job.close().await.expect("closed");
+        let job = place.open().await;
+        finish_and_check(&place, job).await;
+    });
+}
+
+#[test]
+fn j1_a_body_file_is_in_place_before_its_record() {
+    block_on(async {
+        let place = Place::new().await;
+        let job = place.open().await;
+        job.import(lines(1, 2, "h")).expect("imported");
+        job.flush().await.expect("flushed");
+        let lane = job.ready_lanes(None, 1).await.expect("lanes")[0].id;
+        let items = job.claim(lane, 2).await.expect("claimed");
+        let body = |line: u64| BodyFile {
+            aside: place.dir.path().join(format!("{line}.part")),
+            path: place.dir.path().join(format!("{line}")),
+        };
+        // The second body was never written: its record must not be either.
+        fs::write(body(1).aside, "body").expect("written");
+        for item in &items {
+            let body = Some(body(item.lease.seq().0));
+            job.finish(Finish { body, ..end(item, Ending::Done) }).await.expect("finished");
+        }
+        job.flush().await.expect("flushed");
+        assert_eq!(fs::read_to_string(body(1).path).expect("there"), "body");
+        assert_eq!(place.records().await, [record(1, None, "done")]);
+        assert_eq!(place.told(), [Event::BodyLost { path: body(2).path }]);
+        assert_eq!(left(&job).await, [2], "its item is pending again");
+        job.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn j1_a_pipe_gets_each_record_and_its_end_is_a_clean_stop() {
+    block_on(async {
+        let place = Place::new().await;
+        let pipe = place.dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.is_ok_and(|status| status.success()));
+        let events = std::sync::Arc::clone(&place.events);
+        let open = || {
+            let events = std::sync::Arc::clone(&events);
+            let tell = move |event| events.lock().expect("not poisoned").push(event);
+            Job::open(
+                &place.job(),
+                JobOptions::new(OutputTarget::File(pipe.clone())),
+                std::sync::Arc::new(tell),
+            )
+        };
+        let job = open().expect("opens without a reader");
+        job.import(lines(1, 4, "h")).expect("imported");
+        job.flush().await.expect("flushed");
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || {
+                use std::io::{BufRead, BufReader};
+                let mut line = String::new();
+                BufReader::new(fs::File::open(pipe).expect("opens")).read_line(&mut line).expect("read");
+                line
+            }
+        });
+        let lane = job.ready_lanes(None, 1).await.expect("lanes")[0].id;
+        let items = job.claim(lane, 4).await.expect("claimed");
+        job.finish(end(&items[0], Ending::Done)).await.expect("finished");
+        job.flush().await.expect("flushed");
+        assert_eq!(reader.join().expect("read"), record(1, None, "done") + "\n");
+        // Now nobody reads any more.
+        job.finish(end(&items[1], Ending::Done)).await.expect("handed over");
+        let stopped = job.flush().await.expect_err("closed");
+        assert!(
+            matches!(&stopped, QueueError::Stopped(why) if matches!(**why, QueueError::OutputClosed)),
+            "{stopped:?}"
+        );
+        job.close().await.expect_err("not all was saved");
+        drop(job);
+        let job = open().expect("opens again");
+        assert_eq!(left(&job).await, [2, 3, 4], "what was not written is pending");
+        job.close().await.expect("closed");
+    });
+}

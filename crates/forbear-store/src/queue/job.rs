@@ -22,8 +22,8 @@ use super::{
 pub struct JobOptions {
     /// Where records go. Part of the job: it cannot be resumed with another one.
     pub output: OutputTarget,
-    /// Records that are finished but not durable yet may take this much memory, in KiB. Default 32 MiB: a quarter of a
-    /// second of a fast run with bodies in the records. One record may always pass, however large.
+    /// Records that are finished but not durable yet may take this much memory, in KiB, each at least one. Default
+    /// 16 MiB: with a commit in 50 ms, enough for 300,000 small records a second. One may always pass, however large.
     pub unsaved_kib_max: u32,
 }
 
@@ -31,7 +31,7 @@ impl JobOptions {
     /// The usual options for `output`.
     #[must_use]
     pub fn new(output: OutputTarget) -> JobOptions {
-        JobOptions { output, unsaved_kib_max: 32 << 10 }
+        JobOptions { output, unsaved_kib_max: 16 << 10 }
     }
 }
 
@@ -265,8 +265,7 @@ impl Job {
             self.shared.push(&mut inner, command, false);
         }
         inner.give_back(item);
-        drop(inner);
-        self.shared.wake.notify_one();
+        self.shared.leases_changed(&mut inner);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, config::DbConfig, params};
 
 use super::{
     error::QueueError,
@@ -85,6 +85,8 @@ pub(crate) fn create(db: &Connection) -> rusqlite::Result<()> {
 pub(crate) fn tune(db: &Connection, cache_kib: u32) -> rusqlite::Result<()> {
     db.busy_timeout(std::time::Duration::from_secs(10))?;
     db.set_prepared_statement_cache_capacity(64);
+    // Else each statement is compiled anew whenever a bound value might make another plan better. There is one plan.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     db.execute_batch(&format!("PRAGMA cache_size = -{cache_kib}; PRAGMA temp_store = MEMORY;"))
 }
 

@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     pub(crate) imports: usize,
     /// Coalesced: only the last state of a gate is worth writing. `None` deletes.
     pub(crate) gates: HashMap<String, Option<GateRecord>>,
+    /// The writer sleeps until it is woken; else it looks again by itself soon.
+    pub(crate) idle: bool,
     /// Do not wait for a fuller group.
     pub(crate) urgent: bool,
     pub(crate) closing: bool,
@@ -246,7 +248,7 @@ impl Shared {
             }
         }
         if !claimed.is_empty() {
-            self.wake.notify_one();
+            self.leases_changed(&mut self.inner.lock());
         }
         Ok(claimed)
     }
@@ -315,6 +317,13 @@ impl Shared {
         inner.refuse()?;
         self.push(&mut inner, command, urgent);
         Ok(())
+    }
+
+    /// Leases are to be shown, but that is worth no hurry: a writer that is busy or has an eye open will see them.
+    pub(crate) fn leases_changed(&self, inner: &mut Inner) {
+        if std::mem::take(&mut inner.idle) {
+            self.wake.notify_one();
+        }
     }
 
     pub(crate) fn push(&self, inner: &mut Inner, command: Command, urgent: bool) {

@@ -100,18 +100,17 @@ pub(crate) fn tune(db: &Connection) -> rusqlite::Result<()> {
 impl Writer {
     /// Works until the job is closed or cannot go on.
     pub(crate) fn run(mut self) {
-        let ended = loop {
+        loop {
             let mut group = self.gather();
             if let Err(error) = self.persist(&mut group) {
-                break Err(error);
+                return self.leave(Err(error), group);
             }
             let closing = group.closing;
             self.publish(group);
             if closing {
-                break Ok(());
+                return self.leave(Ok(()), Group::default());
             }
-        };
-        self.leave(ended);
+        }
     }
 
     /// Waits for something to do, then for company, and plans the group.
@@ -123,7 +122,9 @@ impl Writer {
                 break;
             }
             if inner.fresh.is_empty() && inner.unlease.is_empty() {
+                inner.idle = true;
                 shared.wake.wait(&mut inner);
+                inner.idle = false;
             } else if shared.wake.wait_for(&mut inner, SHOW_LEASES).timed_out() {
                 break;
             }
@@ -238,6 +239,8 @@ impl Writer {
             QueueError::Io { .. } => may_pass(error),
             QueueError::Database { source, .. } => match source.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => true,
+                // A quota or a size limit, as SQLite reports it. A broken disk looks the same, and is waited for too.
+                Some(ErrorCode::SystemIoFailure) if is_write_error(source) => true,
                 Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseBusy) => tries < IO_TRIES,
                 _ => false,
             },
@@ -457,8 +460,9 @@ impl Writer {
         inner.lower_cursor(plan.place.lane, plan.place.rank, plan.place.seq);
     }
 
-    /// The end: of a closed job in one tidy file, of a broken one with the reason for everybody who asks.
-    fn leave(self, ended: Result<(), QueueError>) {
+    /// The end: of a closed job in one tidy file, of a broken one with the reason for everybody who asks, those of the
+    /// group `unsaved` among them.
+    fn leave(self, ended: Result<(), QueueError>, unsaved: Group) {
         let Writer { db, output, shared, events, lock, .. } = self;
         if ended.is_ok()
             && let Err(error) = db.execute("DELETE FROM leased", [])
@@ -475,7 +479,7 @@ impl Writer {
         // Their senders hear by the dropped answers.
         let left = std::mem::take(&mut inner.inbox);
         drop(inner);
-        drop(left);
+        drop((unsaved, left));
         reader.close();
         drop(reader);
         // The last connection copies the log into the file and removes it.
@@ -504,6 +508,10 @@ fn records(group: &Group) -> impl Iterator<Item = &[u8]> {
         _ => None,
     });
     ends.chain(bad.flatten())
+}
+
+fn is_write_error(error: &rusqlite::Error) -> bool {
+    error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
 }
 
 /// When the first of the items parked until a time is due.

@@ -1,6 +1,6 @@
 //! What all tests of queues share: building input, finishing items, and the suite that every queue must pass.
 
-#![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // each test file uses its part
 
 use std::sync::{Arc, Mutex};
 
