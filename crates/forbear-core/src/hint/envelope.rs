@@ -18,6 +18,7 @@ impl<'a> Gathered<'a> {
     ) -> Verdict {
         let mut verdict = Verdict::default();
         let refuses = matches!(status, 400 | 403 | 418 | 420 | 429 | 500..=599);
+        self.families.iter_mut().for_each(Family::count_what_is_left);
         let spent = self.families.iter().any(Family::is_exhausted);
         let general = refuses || spent;
         // A success holds the caller's own data, unless the service is known to refuse with it.

@@ -37,17 +37,24 @@ impl Family<'_> {
         self.remaining == Some(0.0)
     }
 
+    /// What is left, where only limit and use are told.
+    pub(super) fn count_what_is_left(&mut self) {
+        if let (None, Some(limit), Some(used)) = (self.remaining, self.limit, self.used) {
+            self.remaining = Some((limit - used).max(0.0));
+        }
+    }
+
     /// Share of the budget that is left.
     pub(super) fn left(&self) -> Option<f64> {
         Some(self.remaining? / self.limit.filter(|l| *l > 0.0)?)
     }
 
-    pub(crate) fn budget(&self, dimension: Option<&Dim>) -> Budget {
+    pub(crate) fn budget(&self, dimension: Option<&Dim>, reset_after: Option<Duration>) -> Budget {
         Budget {
             limit: self.limit,
             remaining: self.remaining,
             window: self.window.or(dimension.and_then(|d| d.window_s).map(Duration::from_secs)),
-            reset_after: self.reset.map(|r| r.time),
+            reset_after,
         }
     }
 }
@@ -193,6 +200,15 @@ impl<'a> Gathered<'a> {
                     let Some(family) = self.family(dim_key(group), Some(window)) else { continue };
                     family.window = fields::window(window, Unit::Seconds);
                     family.set_count(*role, count, name, raw);
+                }
+            }
+            Means::Named(role, group) => {
+                for member in raw.split(|b| *b == b',').take(KEPT_MAX) {
+                    let mut parts = member.split(|b| *b == b';').map(value::trim);
+                    let (Some(budget), Some(count)) = (parts.next(), parts.next()) else { continue };
+                    if let Some(family) = self.family(dim_key(group), Some(budget)) {
+                        family.set_count(*role, count, name, raw);
+                    }
                 }
             }
             Means::Budgets(dim) => {
@@ -367,11 +383,7 @@ impl<'a> Gathered<'a> {
                     family.concurrent |= policy.concurrent;
                 }
             }
-            if family.remaining.is_none()
-                && let (Some(limit), Some(used)) = (family.limit, family.used)
-            {
-                family.remaining = Some((limit - used).max(0.0));
-            }
+            family.count_what_is_left();
             // A bucket told in full says when there is enough for this request.
             if let (Some(need), Some(stock), Some(rate)) = (family.need, family.remaining, family.rate)
                 && need > stock

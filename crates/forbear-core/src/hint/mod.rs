@@ -257,7 +257,7 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
     } else {
         None
     };
-    let mut budget = binding.map(|f| f.budget(known));
+    let mut budget = binding.map(|f| f.budget(known, seen.reset_of(f)));
     if let Some(limit) = verdict.limit {
         budget.get_or_insert_default().limit = Some(limit);
     }

@@ -67,6 +67,8 @@ pub(crate) enum Means {
     Each(Role, &'static [&'static str]),
     /// `20:1,100:120`: number and window in seconds; the text names the group of budgets.
     Windows(Role, &'static str),
+    /// `name;107,other;0`: a number for each named budget; the text names the group.
+    Named(Role, &'static str),
     /// Whole budgets: `total=10; remaining=0; resets=37`. The text names them.
     Budgets(&'static str),
     /// A time to wait that counts on served responses too; of a list `60:a:b, 2700:c:d` the longest.

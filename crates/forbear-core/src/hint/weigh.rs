@@ -44,7 +44,7 @@ impl<'a> Gathered<'a> {
         self.families.iter().filter(|f| f.remaining.is_none()).filter_map(|f| Some(f.reset?.time)).max()
     }
 
-    fn reset_of(&self, family: &Family<'a>) -> Option<Duration> {
+    pub(super) fn reset_of(&self, family: &Family<'a>) -> Option<Duration> {
         family.reset.map(|r| r.time).or_else(|| self.loose_reset())
     }
 
@@ -79,8 +79,10 @@ impl<'a> Gathered<'a> {
     pub(crate) fn order(&self, refuses: bool) -> Option<&Order<'a>> {
         let valid = || self.orders.iter().filter(|o| refuses || o.hold);
         let longest = valid().rev_max_by(|o| o.wait.time)?;
+        // A zero is no finer reading of anything.
         valid()
             .filter(|o| longest.wait.time - o.wait.time < SAME_WITHIN)
+            .filter(|o| !o.wait.time.is_zero() || longest.wait.time.is_zero())
             .min_by_key(|o| (o.wait.step, std::cmp::Reverse(o.wait.time)))
     }
 

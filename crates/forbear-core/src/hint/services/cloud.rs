@@ -28,7 +28,11 @@ pub(super) const AWS: Profile = Profile {
     fields: &[field("x-amzn-ratelimit-limit", Part(Limit, "rate", Seconds))],
     dims: &[Dim { name: "rate", scope: None, kind: None, window_s: Some(1) }],
     rules: &[
-        rule(&[Contains("Reason", "ConcurrentInvocationLimitExceeded")], &[IfLimited(Concurrency)]),
+        rule(&[Contains("Reason", "ReservedFunctionConcurrent")], &[IfLimited(Concurrency), By(Endpoint)]),
+        rule(
+            &[Contains("Reason", "ConcurrentInvocationLimitExceeded")],
+            &[IfLimited(Concurrency), By(Account)],
+        ),
         rule(&[Contains("*.__type", "ProvisionedThroughputExceeded")], &[Is(RateLimit), By(Endpoint)]),
         rule(
             &[HeaderHas("x-amzn-errortype", "ProvisionedThroughputExceeded")],
@@ -67,6 +71,8 @@ pub(super) const AZURE_ARM: Profile = Profile {
     name: "azure-arm",
     hosts: &["management.azure.com"],
     scope: Some(Account),
+    // The compute provider's: `Microsoft.Compute/HighCostGet3Min;107,Microsoft.Compute/HighCostGet30Min;0`
+    fields: &[field("x-ms-ratelimit-remaining-resource", Named(Remaining, "resource"))],
     rules: &[rule(
         &[
             Status(429),

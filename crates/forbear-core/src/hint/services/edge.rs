@@ -7,6 +7,8 @@ pub(super) const AKAMAI: Profile = Profile {
     rules: &[
         rule(&[Status(403), HeaderHas("server", "AkamaiGHost")], &[Is(Blocked)]),
         rule(&[Status(403), Text("Access Denied"), Text("Reference #")], &[Is(Blocked)]),
+        rule(&[Status(403), Text("Access Denied"), Text("Reference&#32;&#35;")], &[Is(Blocked)]),
+        rule(&[Status(403), Text("errors.edgesuite.net")], &[Is(Blocked)]),
     ],
     ..BASE
 };

@@ -16,7 +16,7 @@ mod words {
     pub(super) use super::super::fields::Role::{Limit, Need, Rate, Remaining, Reset, Used, Window};
     pub(super) use super::super::profile::{
         BASE, BodyField, Dim,
-        Means::{Budgets, Each, Hold, JsonHold, Nothing, Part, UsedOfLimit, Windows},
+        Means::{Budgets, Each, Hold, JsonHold, Named, Nothing, Part, UsedOfLimit, Windows},
         Profile,
         Then::{By, HoldIn, IfLimited, Is, NoBudget, Spent, WaitAfter, WaitIn},
         When::{Code, Contains, Header, HeaderAtLeast, HeaderHas, HeaderIs, NoHeader, Starts, Status, Text},

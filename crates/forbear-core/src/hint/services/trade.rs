@@ -35,6 +35,7 @@ pub(super) const BINANCE: Profile = Profile {
     scope: Some(Ip),
     rules: &[
         rule(&[Status(418)], &[Is(Blocked), By(Ip), WaitAfter("banned until ", Millis)]),
+        rule(&[Status(403)], &[Is(Blocked), By(Ip)]),
         rule(&[Status(429), Code("code", &["-1015"])], &[By(Account)]),
     ],
     ..BASE
