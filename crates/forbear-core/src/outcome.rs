@@ -97,7 +97,9 @@ pub fn of_response(status: u16, reading: &Reading, credentials: bool) -> Outcome
     }
     match status {
         429 | 503 | 529 => refused(),
-        // A served response that merely announces an empty budget has no kind; one with a throttling code in its body has.
+        // A served response that merely announces an empty budget closes the scope (H4), and its item is done: nothing is
+        // said about trying again. One with a throttling code in its body says so.
+        100..=399 if reading.should_retry.is_none() => Outcome::Success,
         _ if reading.limited && reading.kind != Kind::None => refused(),
         100..=399 => Outcome::Success,
         403 | 418 if reading.limited => refused(),
@@ -107,5 +109,37 @@ pub fn of_response(status: u16, reading: &Reading, credentials: bool) -> Outcome
         501 | 505 | 506 | 508 | 510 | 511 => Outcome::Rejected,
         _ if reading.limited => refused(),
         _ => Outcome::Overloaded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue};
+
+    use super::*;
+    use crate::{
+        hint::{Response, read},
+        time::Timestamp,
+    };
+
+    #[test]
+    fn h4_a_served_response_with_an_empty_budget_is_a_success() {
+        for (status, remaining, refused) in
+            [(200, "0", false), (304, "0", false), (200, "7", false), (429, "0", true), (403, "0", true)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-ratelimit-limit", HeaderValue::from_static("60"));
+            headers.insert("x-ratelimit-remaining", HeaderValue::from_static(remaining));
+            headers.insert("x-ratelimit-reset", HeaderValue::from_static("30"));
+            let response = Response { status, headers: &headers, body: None };
+            let reading = read(&response, None, Timestamp::from_secs(1_795_957_200));
+            assert_eq!(reading.limited, remaining == "0", "{status} {remaining}");
+            let outcome = of_response(status, &reading, false);
+            assert_eq!(matches!(outcome, Outcome::Refused(_)), refused, "{status} {remaining}: {outcome:?}");
+        }
+        // A throttling code in the body of a 200, as several services send it.
+        let marked =
+            Reading { limited: true, kind: Kind::RateLimit, should_retry: Some(true), ..Reading::default() };
+        assert!(matches!(of_response(200, &marked, false), Outcome::Refused(_)));
     }
 }
