@@ -36,18 +36,33 @@ pub(crate) fn log(verbose: u8) -> Result<(), Failure> {
 pub(crate) fn set_panic_hook(verbose: u8) {
     panic::set_hook(Box::new(move |info| {
         let place = info.location().map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-        say(format_args!("internal error at {place}. This is a bug in forbear; -vv shows more."));
-        if verbose > 1 {
-            say(format_args!(
-                "{}\n{}",
-                info.payload_as_str().unwrap_or("no text"),
-                Backtrace::force_capture()
-            ));
-        }
+        say(bug(&place, info.payload_as_str().unwrap_or("no text"), verbose));
     }));
+}
+
+fn bug(place: &str, text: &str, verbose: u8) -> String {
+    let line = format!("internal error at {place}. This is a bug in forbear; -vv shows more.");
+    if verbose > 1 { format!("{line}\n{text}\n{}", Backtrace::force_capture()) } else { line }
 }
 
 /// Prints a line for people. Where nobody listens any more there is nobody to tell that, either.
 pub(crate) fn say(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "forbear: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k1_a_bug_is_one_line_without_the_text_of_the_panic() {
+        for verbose in [0, 1] {
+            let line = bug("src/x.rs:1:2", "s3cret", verbose);
+            assert!(
+                line.contains("src/x.rs:1:2") && !line.contains("s3cret") && !line.contains('\n'),
+                "{line}"
+            );
+        }
+        assert!(bug("src/x.rs:1:2", "text", 2).lines().count() > 2, "-vv has text and backtrace");
+    }
 }

@@ -1,6 +1,8 @@
 //! What a run is told: policy, file and flags, made into one checked [`Settings`].
 //!
-//! Flags beat the file, the file beats the policy, the policy beats the defaults.
+//! Flags beat the file, the file beats the policy, the policy beats the defaults. Files are walked as `toml` parses them, with
+//! the place of every key and value, so that all mistakes are found at once. Errors are rendered here and not by a library
+//! that prints source text: a line is only shown after everything that may be secret in it is masked (K1).
 
 mod error;
 mod given;

@@ -523,6 +523,16 @@ fn no_hint_and_forms_reach_the_machines() {
     assert_eq!(Ok(item.backoff), same);
 }
 
+#[test]
+fn the_example_of_the_reference_page_is_taken() {
+    let page = include_str!("../../../../docs/reference/config.md");
+    let example =
+        page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let config = load(example).unwrap();
+    assert_eq!(shown(&config, "workers"), ("32".to_owned(), "file"));
+    assert_eq!(config.settings.group_of("a.shop.example", 443).map(|g| g.name.as_str()), Some("shop"));
+}
+
 /// Every key is in the page, with what it takes and its default, and no other.
 #[test]
 fn the_reference_page_has_every_key_and_no_other() {
