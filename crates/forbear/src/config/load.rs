@@ -14,10 +14,10 @@ use toml::{
 };
 
 use super::{
-    ConfigError, Group, HostPattern, HostSettings, Problem, Secret, SecretHeader, Settings,
+    ConfigError, Problem, Settings,
     error::Place,
     given::Given,
-    keys::{Draft, ENDPOINT, EndpointDraft, HOST, Key, NO_VALUE, TOP},
+    keys::{Draft, ENDPOINT, EndpointDraft, HOST, Key, TOP},
     source::{Excerpt, Show, line_of},
     suggest,
 };
@@ -152,23 +152,23 @@ impl Origin {
 }
 
 /// A file's text while it is read.
-struct Doc {
+pub(super) struct Doc {
     name: PathBuf,
     text: String,
     /// The policy's name, if it is one.
     policy: Option<String>,
 }
 
-type Table<'a> = DeTable<'a>;
-type Entry<'e, 'a> = (&'e Spanned<Cow<'a, str>>, &'e Spanned<DeValue<'a>>);
+pub(super) type Table<'a> = DeTable<'a>;
+pub(super) type Entry<'e, 'a> = (&'e Spanned<Cow<'a, str>>, &'e Spanned<DeValue<'a>>);
 
 #[derive(Default)]
-struct Build {
-    draft: Draft,
-    origins: BTreeMap<String, Origin>,
+pub(super) struct Build {
+    pub(super) draft: Draft,
+    pub(super) origins: BTreeMap<String, Origin>,
     /// Where a key stands, for problems that only show once all is read.
-    places: BTreeMap<String, Place>,
-    problems: Vec<Problem>,
+    pub(super) places: BTreeMap<String, Place>,
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Build {
@@ -323,189 +323,6 @@ impl Build {
         );
     }
 
-    fn hosts(&mut self, doc: &Doc, hosts: &Table<'_>) {
-        for (key, value) in in_order(hosts) {
-            let place = doc.place(key.span(), Show::NoTexts);
-            let Some(at) = self.host(key.get_ref(), place.clone()) else { continue };
-            let Some(table) = value.get_ref().as_table() else {
-                let help = Some("write [hosts.\"NAME\"] in a line of its own, and its keys below".to_owned());
-                self.problem(place, "a host's settings are a table".to_owned(), help);
-                continue;
-            };
-            for (key, value) in in_order(table) {
-                match key.get_ref().as_ref() {
-                    "headers" => self.headers(doc, at, (key, value)),
-                    "endpoints" => self.endpoints(doc, at, (key, value)),
-                    name => {
-                        let full = format!("{}.{name}", self.host_key(at));
-                        let Some(known) = HOST.iter().find(|k| k.name == name) else {
-                            self.unknown(doc, &format!("hosts.NAME.{name}"), key.span());
-                            continue;
-                        };
-                        let (place, origin) =
-                            (doc.place(value.span(), Show::Marked), doc.origin(key.span().start));
-                        self.set(
-                            known,
-                            |b| &mut b.draft.settings.hosts[at].1,
-                            Given::File(value.get_ref()),
-                            &full,
-                            place,
-                            origin,
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    /// The index of a host's settings, made if it is new. A name that may hold a password is not repeated.
-    fn host(&mut self, name: &str, place: Place) -> Option<usize> {
-        let pattern: HostPattern = match name.parse() {
-            Ok(pattern) => pattern,
-            Err(e) => {
-                let help = "a host is written like \"api.example.com\", \"api.example.com:8443\" or \"*.example.com\"";
-                self.problem(place, super::HostPatternError::to_string(&e), Some(help.to_owned()));
-                return None;
-            }
-        };
-        let hosts = &mut self.draft.settings.hosts;
-        Some(hosts.iter().position(|(p, _)| *p == pattern).unwrap_or_else(|| {
-            hosts.push((pattern, HostSettings::default()));
-            hosts.len() - 1
-        }))
-    }
-
-    fn host_key(&self, at: usize) -> String {
-        format!("hosts.\"{}\"", self.draft.settings.hosts[at].0)
-    }
-
-    fn headers(&mut self, doc: &Doc, at: usize, (key, value): Entry<'_, '_>) {
-        let Some(table) = value.get_ref().as_table() else {
-            let help = Some("write headers = { Authorization = \"Bearer ...\" }".to_owned());
-            return self.problem(doc.place(key.span(), Show::Marked), "headers are a table".to_owned(), help);
-        };
-        for (key, value) in in_order(table) {
-            let place = doc.place(key.span(), Show::Marked);
-            let Ok(name) = http::HeaderName::from_bytes(key.get_ref().as_bytes()) else {
-                self.problem(doc.place(key.span(), Show::NoTexts), "not a header name".to_owned(), None);
-                continue;
-            };
-            if FRAMING.contains(&name.as_str()) {
-                let message = format!("`{name}` is set by the connection itself, never by a configuration");
-                self.problem(place, message, Some("remove the line".to_owned()));
-                continue;
-            }
-            let Some(text) = value.get_ref().as_str() else {
-                self.problem(
-                    place,
-                    "a header's value is a text".to_owned(),
-                    Some("put it in quotes".to_owned()),
-                );
-                continue;
-            };
-            if http::HeaderValue::from_bytes(text.as_bytes()).is_err() {
-                self.problem(place, NO_VALUE.to_owned(), None);
-                continue;
-            }
-            self.origins
-                .insert(format!("{}.headers.{name}", self.host_key(at)), doc.origin(key.span().start));
-            let headers = &mut self.draft.settings.hosts[at].1.headers;
-            headers.retain(|h| h.name != name);
-            headers.push(SecretHeader { name, value: Secret::new(text.to_owned()) });
-        }
-    }
-
-    fn endpoints(&mut self, doc: &Doc, at: usize, (key, value): Entry<'_, '_>) {
-        let tables = match value.get_ref() {
-            DeValue::Array(items) => {
-                items.iter().map(|i| Some((i.span(), i.get_ref().as_table()?))).collect()
-            }
-            _ => None,
-        };
-        let Some(tables): Option<Vec<_>> = tables else {
-            let help = Some("write [[hosts.\"NAME\".endpoints]] in a line of its own for each".to_owned());
-            return self.problem(
-                doc.place(key.span(), Show::Marked),
-                "endpoints are a list of tables".to_owned(),
-                help,
-            );
-        };
-        for (span, table) in tables {
-            let (mut draft, mut said, before) = (EndpointDraft::default(), Vec::new(), self.problems.len());
-            for (key, value) in in_order(table) {
-                let name = key.get_ref().as_ref();
-                let Some(known) = ENDPOINT.iter().find(|k| k.name == name) else {
-                    self.unknown(doc, &format!("hosts.NAME.endpoints.{name}"), key.span());
-                    continue;
-                };
-                if let Err(message) = (known.set)(&mut draft, Given::File(value.get_ref())) {
-                    let help = Some(format!("it takes {}", known.takes));
-                    self.problem(doc.place(value.span(), Show::Marked), format!("{name}: {message}"), help);
-                }
-                said.push((known.name, doc.origin(key.span().start)));
-            }
-            let Some(endpoint) = draft.build() else {
-                if self.problems.len() == before {
-                    let help = Some("add match = \"/path/*\"".to_owned());
-                    self.problem(
-                        doc.place(span, Show::NoTexts),
-                        "an endpoint needs a `match`".to_owned(),
-                        help,
-                    );
-                }
-                continue;
-            };
-            for (name, origin) in said {
-                self.origins
-                    .insert(format!("{}.endpoints.\"{}\".{name}", self.host_key(at), endpoint.name), origin);
-            }
-            let endpoints = &mut self.draft.settings.hosts[at].1.endpoints;
-            match endpoints.iter_mut().find(|e| e.name == endpoint.name) {
-                Some(old) => *old = endpoint,
-                None => endpoints.push(endpoint),
-            }
-        }
-    }
-
-    fn groups(&mut self, doc: &Doc, groups: &Table<'_>) {
-        for (key, value) in in_order(groups) {
-            let place = doc.place(value.span(), Show::Marked);
-            let members = Given::File(value.get_ref()).texts().and_then(|names| {
-                let read = |name: &str| name.parse().map_err(|e: super::HostPatternError| e.to_string());
-                names.into_iter().map(read).collect::<Result<Vec<HostPattern>, _>>()
-            });
-            let members = match members {
-                Ok(members) if members.is_empty() => Err("a group needs at least one host".to_owned()),
-                other => other,
-            };
-            match members {
-                Err(message) => {
-                    let place = doc.place(value.span(), Show::NoTexts);
-                    let help = Some("write NAME = [\"a.example\", \"*.b.example\"]".to_owned());
-                    self.problem(place, message, help);
-                }
-                Ok(members) => {
-                    let name = key.get_ref().to_string();
-                    let groups = &mut self.draft.settings.groups;
-                    groups.retain(|g| g.name != name);
-                    let twice = groups.iter().find(|g| g.members.iter().any(|m| members.contains(m)));
-                    if let Some(other) = twice {
-                        let message = format!("a host of `{name}` is in the group `{}` too", other.name);
-                        self.problem(
-                            place,
-                            message,
-                            Some("a host counts in one group; put all of them into it".to_owned()),
-                        );
-                        continue;
-                    }
-                    self.places.insert("groups".to_owned(), doc.place(key.span(), Show::Marked));
-                    self.origins.insert(format!("groups.{name}"), doc.origin(key.span().start));
-                    groups.push(Group { name, members });
-                }
-            }
-        }
-    }
-
     fn flag(&mut self, flag: &Flag) {
         let (place, origin, given) =
             (Place::Flag(flag.flag), Origin::Flag(flag.flag), Given::Flag(&flag.value));
@@ -523,7 +340,7 @@ impl Build {
         }
     }
 
-    fn set<T>(
+    pub(super) fn set<T>(
         &mut self,
         key: &Key<T>,
         target: impl Fn(&mut Build) -> &mut T,
@@ -547,13 +364,13 @@ impl Build {
         }
     }
 
-    fn unknown(&mut self, doc: &Doc, name: &str, span: Range<usize>) {
+    pub(super) fn unknown(&mut self, doc: &Doc, name: &str, span: Range<usize>) {
         let (table, word) = name.rsplit_once('.').unwrap_or(("", name));
         let help = suggest::key(table, word);
         self.problem(doc.place(span, Show::Marked), format!("unknown key `{word}`"), help);
     }
 
-    fn problem(&mut self, place: Place, message: String, help: Option<String>) {
+    pub(super) fn problem(&mut self, place: Place, message: String, help: Option<String>) {
         self.problems.push(Problem { place, message, help });
     }
 
@@ -615,11 +432,11 @@ impl Doc {
         }
     }
 
-    fn place(&self, span: Range<usize>, show: Show) -> Place {
+    pub(super) fn place(&self, span: Range<usize>, show: Show) -> Place {
         Place::Text(self.shown(), Excerpt::new(&self.text, span, show))
     }
 
-    fn origin(&self, at: usize) -> Origin {
+    pub(super) fn origin(&self, at: usize) -> Origin {
         match &self.policy {
             Some(name) => Origin::Policy(name.clone()),
             None => Origin::File(self.name.clone(), line_of(&self.text, at)),
@@ -628,7 +445,7 @@ impl Doc {
 }
 
 /// A table's entries as they stand in the file; the parser sorts them by name.
-fn in_order<'e, 'a>(table: &'e Table<'a>) -> Vec<Entry<'e, 'a>> {
+pub(super) fn in_order<'e, 'a>(table: &'e Table<'a>) -> Vec<Entry<'e, 'a>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
@@ -658,9 +475,6 @@ const FILE_NAME: &str = "forbear.toml";
 const FILE_MAX: u64 = 4 << 20;
 /// More is noise: the first few explain the rest.
 const PROBLEMS_MAX: usize = 10;
-/// They belong to the framing of a message or to the connection; a fixed value would break both.
-const FRAMING: &[&str] =
-    &["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade"];
 /// The shipped policies, the default first.
 const POLICIES: &[(&str, &str)] = &[
     ("polite", include_str!("../../../../policies/polite.toml")),

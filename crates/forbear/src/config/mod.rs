@@ -13,6 +13,7 @@ mod secret;
 mod settings;
 mod source;
 mod suggest;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod words;
