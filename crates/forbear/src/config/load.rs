@@ -350,6 +350,7 @@ impl Build {
         origin: Origin,
     ) {
         match (key.set)(target(self), given) {
+            Ok(()) if self.stands_twice(full, &origin) => self.twice(place, full),
             Ok(()) => {
                 self.origins.insert(full.to_owned(), origin);
                 self.places.insert(full.to_owned(), place);
@@ -362,6 +363,16 @@ impl Build {
                 self.problem(place, message, Some(format!("it takes {}", key.takes)));
             }
         }
+    }
+
+    /// Whether this file has said it already. TOML refuses the same key twice; two spellings of one host or header get by it.
+    pub(super) fn stands_twice(&self, full: &str, origin: &Origin) -> bool {
+        matches!((self.origins.get(full), origin), (Some(Origin::File(a, _)), Origin::File(b, _)) if a == b)
+    }
+
+    pub(super) fn twice(&mut self, place: Place, full: &str) {
+        let help = Some("two spellings of one name are one; keep one of them".to_owned());
+        self.problem(place, format!("`{full}` stands twice"), help);
     }
 
     pub(super) fn unknown(&mut self, doc: &Doc, name: &str, span: Range<usize>) {

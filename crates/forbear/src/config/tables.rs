@@ -96,8 +96,13 @@ impl Build {
                 self.problem(place, NO_VALUE.to_owned(), None);
                 continue;
             }
-            self.origins
-                .insert(format!("{}.headers.{name}", self.host_key(at)), doc.origin(key.span().start));
+            let full = format!("{}.headers.{name}", self.host_key(at));
+            let origin = doc.origin(key.span().start);
+            if self.stands_twice(&full, &origin) {
+                self.twice(place, &full);
+                continue;
+            }
+            self.origins.insert(full, origin);
             let headers = &mut self.draft.settings.hosts[at].1.headers;
             headers.retain(|h| h.name != name);
             headers.push(SecretHeader { name, value: Secret::new(text.to_owned()) });

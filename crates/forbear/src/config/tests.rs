@@ -242,6 +242,12 @@ fn every_mistake_has_its_place_and_a_remedy() {
         ("[hosts.a.headers]\n\"a b\" = \"x\"", ":2:1: ", &["not a header name"]),
         ("[hosts.a.headers]\nHost = \"x\"", ":2:1: ", &["`host` is set by the connection"]),
         ("[hosts.a.headers]\nX = 1", ":2:1: ", &["a header's value is a text"]),
+        ("[hosts.a.headers]\nA = \"x\"\na = \"y\"", ":3:1: ", &["`hosts.\"a\".headers.a` stands twice"]),
+        (
+            "[hosts.a]\nrate = \"1/s\"\n[hosts.A]\nrate = \"2/s\"",
+            ":4:8: ",
+            &["`hosts.\"a\".rate` stands twice"],
+        ),
         ("[[hosts.a.endpoints]]\nrate = \"1/s\"", ":1:1: ", &["needs a `match`"]),
         ("[[hosts.a.endpoints]]\nmatch = \"v1\"", ":2:9: ", &["starts with `/`"]),
         ("[hosts.a]\nendpoints = 1", ":2:1: ", &["list of tables"]),
