@@ -1,5 +1,9 @@
 //! The SDK and fetch engine: one gate in front of every HTTP request.
 
+pub mod bodies;
 pub mod client;
 pub mod config;
+pub mod input;
 pub mod permit;
+pub mod record;
+pub mod secrets;
