@@ -169,12 +169,14 @@ fn finish(item: Item) -> Finish {
     Finish { lease: item.lease, ending: Ending::Done, record, body: None, counters: item.counters }
 }
 
-/// A line of the report, with the memory so far.
+/// A line of the report, with the processor time (all threads) and the memory so far.
 fn say(text: &str) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status
         .lines()
         .find_map(|line| line.strip_prefix("VmHWM:"))
         .map_or(0, |kb| kb.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) / 1024);
-    let _ = writeln!(std::io::stdout(), "{text:<60} peak {peak} MiB");
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let ticks: u64 = stat.split_whitespace().skip(13).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+    let _ = writeln!(std::io::stdout(), "{text:<68} cpu {:>6.2} s  peak {peak:>3} MiB", ticks as f64 / 100.0);
 }

@@ -37,6 +37,7 @@ fn j1_sigkill_at_any_moment() {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the moment of the kill is the subject")]
 fn campaign(dice: &mut Dice, kills: u64, seed: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let (job, out) = (dir.path().join("a.job"), dir.path().join("out.jsonl"));

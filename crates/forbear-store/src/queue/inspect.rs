@@ -216,6 +216,11 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self, which: Which, after: Seq, limit: usize) -> Result<Vec<Listed>, QueueError> {
+        // As in the summary: what a killed run had in hand is pending.
+        let running = lock::holder(&self.path).is_some();
+        if which == Which::Leased && !running {
+            return Ok(Vec::new());
+        }
         // Each from the table that has few of them; pending ones are what is in none of the others.
         let from = match which {
             Which::All => "items i",
@@ -227,7 +232,8 @@ impl JobFile {
         let key = if matches!(which, Which::All | Which::Pending) { "i.seq" } else { "q.seq" };
         let only = match which {
             Which::All | Which::Parked | Which::Leased => "",
-            Which::Pending => "AND p.seq IS NULL AND x.seq IS NULL AND e.seq IS NULL",
+            Which::Pending if running => "AND p.seq IS NULL AND x.seq IS NULL AND e.seq IS NULL",
+            Which::Pending => "AND p.seq IS NULL AND e.seq IS NULL",
             Which::Done => "AND q.ending = 0",
             Which::Failed => "AND q.ending <> 0",
         };
@@ -239,7 +245,14 @@ impl JobFile {
                 .collect::<rusqlite::Result<Vec<_>>>()
         })?;
         rows.into_iter()
-            .map(|row| row.ok_or_else(|| QueueError::Damaged { path: self.path.clone(), source: None }))
+            .map(|row| {
+                let mut item =
+                    row.ok_or_else(|| QueueError::Damaged { path: self.path.clone(), source: None })?;
+                if item.state == State::Leased && !running {
+                    item.state = State::Pending;
+                }
+                Ok(item)
+            })
             .collect()
     }
 
@@ -323,21 +336,64 @@ impl std::fmt::Debug for JobFile {
 /// # Errors
 /// See [`QueueError`].
 pub fn retry(path: &Path, what: Retry) -> Result<u64, QueueError> {
-    JobFile::open(path)?;
-    let lock = JobLock::take(path)?;
-    let retried = retry_locked(path, what).map_err(|source| classify(path, source));
-    lock.release();
-    retried
+    change(path, |tx, changes| reopen(tx, changes, what))
 }
 
-fn retry_locked(path: &Path, what: Retry) -> rusqlite::Result<u64> {
-    /// A page at a time: a job may have millions of failed items.
-    const PAGE: usize = 10_000;
+/// Makes parked items pending, whatever they wait for; gives their number. Attempts that they have used up stay so.
+///
+/// Somebody's decision, for a wait may have been told by the server (P2); the pauses of scopes still hold. Refused while
+/// a run holds the job, as [`retry`] is.
+///
+/// # Errors
+/// See [`QueueError`].
+pub fn unpark(path: &Path) -> Result<u64, QueueError> {
+    change(path, |_, changes| {
+        let mut unparked = 0;
+        loop {
+            let page = changes.places(
+                "SELECT p.seq, i.lane, p.rank FROM parked p CROSS JOIN items i ON i.seq = p.seq ORDER BY p.seq LIMIT ?1",
+                [PAGE as i64],
+            )?;
+            if page.is_empty() {
+                return Ok(unparked);
+            }
+            unparked += page.len() as u64;
+            changes.unpark(&page)?;
+        }
+    })
+}
+
+/// A page at a time: a job may have millions of failed items.
+const PAGE: usize = 10_000;
+
+/// Changes a job that nobody runs, in one transaction.
+fn change(
+    path: &Path,
+    act: impl FnOnce(&Connection, &mut Changes<'_>) -> rusqlite::Result<u64>,
+) -> Result<u64, QueueError> {
+    JobFile::open(path)?;
+    let lock = JobLock::take(path)?;
+    let changed = change_locked(path, act).map_err(|source| classify(path, source));
+    lock.release();
+    changed
+}
+
+fn change_locked(
+    path: &Path,
+    act: impl FnOnce(&Connection, &mut Changes<'_>) -> rusqlite::Result<u64>,
+) -> rusqlite::Result<u64> {
     let mut db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     writer::tune(&db)?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let mut numbers = LaneNumbers::default();
     let mut changes = Changes::new(&tx, schema::load_tally(&tx)?, &mut numbers);
+    let changed = act(&tx, &mut changes)?;
+    changes.save()?;
+    tx.commit()?;
+    Ok(changed)
+}
+
+fn reopen(tx: &Connection, changes: &mut Changes<'_>, what: Retry) -> rusqlite::Result<u64> {
     let last_kind = if what == Retry::FailedAndUnknown { 2 } else { 1 };
     let (mut after, mut retried) = (0, 0);
     loop {
@@ -351,14 +407,11 @@ fn retry_locked(path: &Path, what: Retry) -> rusqlite::Result<u64> {
                 Ok((read_place(row)?, ending_from(row.get(3)?)))
             })?
             .collect::<rusqlite::Result<_>>()?;
-        let Some((last, _)) = page.last() else { break };
+        let Some((last, _)) = page.last() else { return Ok(retried) };
         after = last.seq.0.cast_signed();
         retried += page.len() as u64;
         changes.reopen(&page)?;
     }
-    changes.save()?;
-    tx.commit()?;
-    Ok(retried)
 }
 
 /// `None` if the stored request cannot be read.

@@ -212,7 +212,8 @@ pub struct Finish {
     pub lease: Lease,
     /// How it ended.
     pub ending: Ending,
-    /// The output record: one line of JSON, with or without its newline.
+    /// The output record: one line of JSON, with or without its newline. A run that is killed before it is acknowledged
+    /// is matched by its `id` (the item's, or the line number where it has none) and ends as its `outcome` says.
     pub record: Vec<u8>,
     /// The body, if it is a file.
     pub body: Option<BodyFile>,

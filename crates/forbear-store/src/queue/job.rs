@@ -194,6 +194,17 @@ impl Job {
         self.shared.ready_lanes(after, limit)
     }
 
+    /// The lane of this number, also while it has nothing to claim: for one that [`wake_due`](Job::wake_due) named.
+    ///
+    /// # Errors
+    /// When the job is closed or has stopped, or its file is damaged.
+    ///
+    /// # Cancel safety
+    /// Changes nothing.
+    pub async fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
+        self.shared.lane(id)
+    }
+
     /// Takes up to `max` items of a lane: those given back first, then by priority and line. Never waits for a sync;
     /// a page is read in tens of microseconds.
     ///
@@ -352,7 +363,7 @@ impl Job {
         self.set_gate(key.to_owned(), None, false)
     }
 
-    /// The gate of this key as it was saved last.
+    /// The gate of this key. One that is being written at this moment may still be seen as it was before.
     ///
     /// # Errors
     /// When the job is closed or has stopped, or its file is damaged.

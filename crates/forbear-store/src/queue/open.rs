@@ -110,6 +110,11 @@ fn open_locked(
         create(&mut db, &stored).map_err(db_error)?;
     }
     let mut output = Output::open(target)?;
+    if kind != Kind::Sqlite {
+        // Else a power cut could leave a job whose output, full of synced records, has no name.
+        sync_directory(path);
+        sync_directory(output.path());
+    }
     let tally = start_run(&mut db, path, &mut output, tell)?;
     let account_key = schema::account_key(&db).map_err(db_error)?;
     Ok((db, output, tally, account_key))
@@ -139,11 +144,20 @@ fn start_run(
 }
 
 fn create(db: &mut Connection, output: &str) -> rusqlite::Result<()> {
-    schema::create(db)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    schema::set_meta(db, "created", micros(Timestamp::ZERO.plus(now)))?;
-    schema::set_meta(db, "made_by", env!("CARGO_PKG_VERSION"))?;
-    schema::set_meta(db, "output", output)
+    let created = micros(Timestamp::ZERO.plus(now));
+    schema::create(db, &[("created", &created), ("made_by", &env!("CARGO_PKG_VERSION")), ("output", &output)])
+}
+
+/// As well as the file system can: not all know how.
+fn sync_directory(of: &Path) {
+    let dir = match of.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    if let Err(error) = fs::File::open(dir).and_then(|dir| dir.sync_all()) {
+        tracing::debug!(%error, "directory not synced");
+    }
 }
 
 /// Only a file that is a job, or nothing at all, may be opened.

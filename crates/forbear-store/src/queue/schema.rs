@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, OptionalExtension, config::DbConfig, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, config::DbConfig, params};
 
 use super::{
     error::QueueError,
@@ -72,13 +72,18 @@ pub(crate) struct Tally {
     pub(crate) end: InputEnd,
 }
 
-/// Makes the tables in a new file.
-pub(crate) fn create(db: &Connection) -> rusqlite::Result<()> {
+/// Makes the tables in a new file, with `meta`: all of it or nothing, whenever the process dies.
+pub(crate) fn create(db: &mut Connection, meta: &[(&str, &dyn rusqlite::ToSql)]) -> rusqlite::Result<()> {
     // Before the first table: 4 KiB pages suit both the dense number tables and short URLs.
     db.execute_batch("PRAGMA page_size = 4096; PRAGMA journal_mode = WAL;")?;
-    db.execute_batch(&format!(
-        "BEGIN IMMEDIATE; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
-    ))
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute_batch(&format!(
+        "{TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+    ))?;
+    for (key, value) in meta {
+        set_meta(&tx, key, value)?;
+    }
+    tx.commit()
 }
 
 /// Settings that hold for a connection, not for the file. `cache_kib` bounds its memory.
@@ -173,7 +178,7 @@ pub(crate) fn meta<T: rusqlite::types::FromSql>(db: &Connection, key: &str) -> r
 }
 
 /// Sets a value of `meta`.
-pub(crate) fn set_meta(db: &Connection, key: &str, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
+pub(crate) fn set_meta(db: &Connection, key: &str, value: &dyn rusqlite::ToSql) -> rusqlite::Result<()> {
     db.execute("INSERT OR REPLACE INTO meta VALUES(?1, ?2)", params![key, value])?;
     Ok(())
 }

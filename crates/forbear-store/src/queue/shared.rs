@@ -260,21 +260,27 @@ impl Shared {
         let mut reader = self.reader.lock();
         self.inner.lock().refuse()?;
         while lanes.len() < limit {
-            let Some((id, key, waiting)) =
-                reader.next_lane(at).map_err(|source| schema::classify(&self.path, source))?
-            else {
-                break;
-            };
-            at = id.0;
-            let inner = self.inner.lock();
-            let out = inner.lanes.get(&id).map_or(0, |l| l.held - l.returned.len() as u64);
-            drop(inner);
-            let pending = waiting.saturating_sub(out);
-            if pending > 0 {
-                lanes.push(Lane { id, key: key.into(), pending });
+            let next = reader.next_lane(at).map_err(|source| schema::classify(&self.path, source))?;
+            let Some(lane) = next.map(|row| self.claimable(row)) else { break };
+            at = lane.id.0;
+            if lane.pending > 0 {
+                lanes.push(lane);
             }
         }
         Ok(lanes)
+    }
+
+    pub(crate) fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
+        let mut reader = self.reader.lock();
+        self.inner.lock().refuse()?;
+        let row = reader.lane(id).map_err(|source| schema::classify(&self.path, source))?;
+        Ok(row.map(|row| self.claimable(row)))
+    }
+
+    /// A lane of the table, less what is in hand.
+    fn claimable(&self, (id, key, waiting): (LaneId, String, u64)) -> Lane {
+        let out = self.inner.lock().lanes.get(&id).map_or(0, |l| l.held - l.returned.len() as u64);
+        Lane { id, key: key.into(), pending: waiting.saturating_sub(out) }
     }
 
     pub(crate) fn load_gate(&self, key: &str) -> Result<Option<GateRecord>, QueueError> {
@@ -411,14 +417,23 @@ impl Reader {
         Ok(page)
     }
 
+    /// One seek for each lane, however many items it has.
     fn next_lane(&mut self, after: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-        // One seek for each lane, however many items it has.
-        let Some(open) = &self.db else { return Ok(None) };
-        let mut statement = open.prepare_cached(
+        self.one_lane(
             "SELECT lane, key, pending FROM lanes
              WHERE lane = (SELECT lane FROM waiting WHERE lane > ?1 ORDER BY lane LIMIT 1)",
-        )?;
-        let mut rows = statement.query([after])?;
+            after,
+        )
+    }
+
+    fn lane(&mut self, id: LaneId) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
+        self.one_lane("SELECT lane, key, pending FROM lanes WHERE lane = ?1", id.0)
+    }
+
+    fn one_lane(&mut self, sql: &str, number: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
+        let Some(open) = &self.db else { return Ok(None) };
+        let mut statement = open.prepare_cached(sql)?;
+        let mut rows = statement.query([number])?;
         let Some(row) = rows.next()? else { return Ok(None) };
         Ok(Some((LaneId(row.get(0)?), row.get(1)?, row.get::<_, i64>(2)?.cast_unsigned())))
     }

@@ -39,7 +39,7 @@ const SHOW_LEASES: Duration = Duration::from_millis(200);
 const GROUP_MAX: usize = 8192;
 /// Pauses between tries while the disk is full.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Tries after an I/O error of the database that is not said to be a full disk.
 const IO_TRIES: u32 = 5;
 /// SQLite's page cache for the writer: upper levels of every tree, and the hot leaves of a few hundred lanes.
@@ -357,7 +357,7 @@ impl Writer {
                 }
                 Command::Input(identity) => {
                     let text = serde_json::to_string(identity).expect("strings and numbers always make JSON");
-                    schema::set_meta(&tx, "input", text)?;
+                    schema::set_meta(&tx, "input", &text)?;
                 }
                 _ => {}
             }

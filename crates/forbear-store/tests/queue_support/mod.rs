@@ -220,6 +220,8 @@ macro_rules! queue_conformance {
                     assert!(claim_all(&job).await.is_empty());
                     let due = job.wake_due(at(100), 10).await.expect("asked");
                     assert_eq!((due.items, due.lanes.len()), (1, 1));
+                    let lane = job.lane(due.lanes[0]).await.expect("asked").expect("known");
+                    assert_eq!((&*lane.key, lane.pending), ("h", 1));
                     assert_eq!(job.next_due(), Some(at(200)));
                     assert_eq!(seqs(&claim_all(&job).await), [1]);
                     assert_eq!(job.wake_due(Timestamp::MAX, 10).await.expect("asked").items, 1);
