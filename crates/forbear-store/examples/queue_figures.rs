@@ -47,6 +47,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let took = began.elapsed();
     say(&format!("resume          {took:>9.2?}"));
     assert_eq!(job.counts().pending, items);
+    let began = Instant::now();
+    let summary = inspect::JobFile::open(&path)?.summary()?;
+    say(&format!("show            {:>9.2?}", began.elapsed()));
+    assert_eq!(summary.counts.pending, items);
 
     let began = Instant::now();
     let (done, claims_us) = runtime.block_on(work(Arc::clone(&job)))?;

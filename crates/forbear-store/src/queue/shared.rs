@@ -257,23 +257,29 @@ impl Shared {
     pub(crate) fn ready_lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<Lane>, QueueError> {
         let mut lanes = Vec::new();
         let mut at = after.map_or(i64::MIN, |lane| lane.0);
-        let mut reader = self.reader.lock();
+        let reader = self.reader.lock();
         self.inner.lock().refuse()?;
+        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
+        let error = |source| schema::classify(&self.path, source);
+        // One read transaction for the page: beginning one costs more than a seek.
+        let page = db.unchecked_transaction().map_err(error)?;
         while lanes.len() < limit {
-            let next = reader.next_lane(at).map_err(|source| schema::classify(&self.path, source))?;
-            let Some(lane) = next.map(|row| self.claimable(row)) else { break };
+            let Some(row) = next_lane(&page, at).map_err(error)? else { break };
+            let lane = self.claimable(row);
             at = lane.id.0;
             if lane.pending > 0 {
                 lanes.push(lane);
             }
         }
+        page.commit().map_err(error)?;
         Ok(lanes)
     }
 
     pub(crate) fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
-        let mut reader = self.reader.lock();
+        let reader = self.reader.lock();
         self.inner.lock().refuse()?;
-        let row = reader.lane(id).map_err(|source| schema::classify(&self.path, source))?;
+        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
+        let row = lane(db, id).map_err(|source| schema::classify(&self.path, source))?;
         Ok(row.map(|row| self.claimable(row)))
     }
 
@@ -416,27 +422,27 @@ impl Reader {
         }
         Ok(page)
     }
+}
 
-    /// One seek for each lane, however many items it has.
-    fn next_lane(&mut self, after: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-        self.one_lane(
-            "SELECT lane, key, pending FROM lanes
-             WHERE lane = (SELECT lane FROM waiting WHERE lane > ?1 ORDER BY lane LIMIT 1)",
-            after,
-        )
-    }
+/// One seek for each lane, however many items it has.
+fn next_lane(db: &Connection, after: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
+    one_lane(
+        db,
+        "SELECT lane, key, pending FROM lanes
+         WHERE lane = (SELECT lane FROM waiting WHERE lane > ?1 ORDER BY lane LIMIT 1)",
+        after,
+    )
+}
 
-    fn lane(&mut self, id: LaneId) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-        self.one_lane("SELECT lane, key, pending FROM lanes WHERE lane = ?1", id.0)
-    }
+fn lane(db: &Connection, id: LaneId) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
+    one_lane(db, "SELECT lane, key, pending FROM lanes WHERE lane = ?1", id.0)
+}
 
-    fn one_lane(&mut self, sql: &str, number: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-        let Some(open) = &self.db else { return Ok(None) };
-        let mut statement = open.prepare_cached(sql)?;
-        let mut rows = statement.query([number])?;
-        let Some(row) = rows.next()? else { return Ok(None) };
-        Ok(Some((LaneId(row.get(0)?), row.get(1)?, row.get::<_, i64>(2)?.cast_unsigned())))
-    }
+fn one_lane(db: &Connection, sql: &str, number: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query([number])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    Ok(Some((LaneId(row.get(0)?), row.get(1)?, row.get::<_, i64>(2)?.cast_unsigned())))
 }
 
 /// Counters from seven columns beginning at `at`, and whether there were any.
