@@ -83,7 +83,7 @@ where
     let stop = Arc::new(AtomicBool::new(false));
     let (started, cpu) = (Instant::now(), cpu_ticks());
     let loops: Vec<_> = (0..connections).map(|_| runtime.spawn(work(Arc::clone(&stop)))).collect();
-    std::thread::sleep(ROUND);
+    runtime.block_on(async { tokio::time::sleep(ROUND).await });
     stop.store(true, Ordering::Relaxed);
     let pages: u64 = loops.into_iter().map(|pages| runtime.block_on(pages).expect("a loop")).sum();
     let (wall, cpu) = (started.elapsed(), cpu_ticks() - cpu);
@@ -142,13 +142,13 @@ async fn ours(client: Client, address: SocketAddr, stop: Arc<AtomicBool>) -> u64
 async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     println!("{}", listener.local_addr().expect("an address"));
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_line(&mut String::new()); // ends with the parent
-        std::process::exit(0);
-    });
+    let mut orphaned = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())); // ends with the parent
     let page = Bytes::from(vec![b'x'; 1024]);
     loop {
-        let (stream, _) = listener.accept().await.expect("a connection");
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.expect("a connection").0,
+            _ = &mut orphaned => return,
+        };
         let page = page.clone();
         tokio::spawn(async move {
             stream.set_nodelay(true).expect("a socket");

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use client_kit::{Authority, LONG, Server, fetch, get, headers, post, read_head, reset};
 use forbear::client::{Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target};
 use forbear::permit::Permit;
-use http::{StatusCode, Version};
+use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -451,6 +451,24 @@ async fn v4_an_http2_body_is_whole_or_a_fault() {
         let fault = fetch(&authority.client(), https(&server, "/")).await.unwrap_err();
         assert_eq!((fault.kind, fault.at), (kind, Phase::Body), "{stage}: {fault:?}");
     }
+}
+
+#[tokio::test]
+async fn the_answer_to_head_has_no_body_whatever_it_says() {
+    let authority = Authority::new();
+    let server = h2_server(&authority, move |stream, _| async move {
+        let mut frames = Frames::start(stream, &[]).await;
+        while let Some(stream) = frames.request().await {
+            // `content-length: 99999999999`, and the stream ends later, by a frame without data
+            frames.write(HEADERS, END_HEADERS, stream, b"\x88\x0f\x0d\x0b99999999999").await;
+            frames.write(DATA, END_STREAM, stream, b"").await;
+        }
+    })
+    .await;
+    let request = Request { method: Method::HEAD, ..Request::get(https(&server, "/")) };
+    let limits = Limits::within(LONG);
+    let mut response = authority.client().send(&Permit::unmetered(), request, &limits).await.unwrap();
+    assert_eq!(response.body.collect(10).await.unwrap(), "");
 }
 
 /// A connection that says nothing until the deadline is not given to the next request.

@@ -77,7 +77,8 @@ impl Dialer {
     }
 
     async fn look_up(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
-        let failed = |error: io::Error| not_sent(lookup_kind(&error), Phase::Resolve).because(error);
+        let failed =
+            |error: io::Error| not_sent(lookup_kind(&error.to_string()), Phase::Resolve).because(error);
         let slot = Arc::clone(&self.lookups).acquire_owned().await;
         let name = name.to_owned();
         let lookup = tokio::task::spawn_blocking(move || {
@@ -119,16 +120,58 @@ fn connect_fault(error: io::Error) -> Fault {
 
 /// The standard library gives `getaddrinfo`'s verdict as text only: `EAI_NONAME` and `EAI_NODATA` of glibc, musl and
 /// Apple. Everything else, `EAI_AGAIN` above all, may be better next time.
-fn lookup_kind(error: &io::Error) -> FaultKind {
+fn lookup_kind(text: &str) -> FaultKind {
     const NO_SUCH_NAME: [&str; 4] = [
         "Name or service not known",
         "No address associated with hostname",
         "Name does not resolve",
         "nodename nor servname provided",
     ];
-    let text = error.to_string();
     match NO_SUCH_NAME.iter().any(|known| text.contains(known)) {
         true => FaultKind::NameNotFound,
         false => FaultKind::ResolverFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_does_not_exist_is_told_from_a_resolver_that_fails() {
+        for (text, kind) in [
+            ("failed to lookup address information: Name or service not known", FaultKind::NameNotFound),
+            (
+                "failed to lookup address information: No address associated with hostname",
+                FaultKind::NameNotFound,
+            ),
+            ("failed to lookup address information: Name does not resolve", FaultKind::NameNotFound),
+            (
+                "failed to lookup address information: Temporary failure in name resolution",
+                FaultKind::ResolverFailed,
+            ),
+            ("failed to lookup address information: Try again", FaultKind::ResolverFailed),
+            (
+                "failed to lookup address information: Non-recoverable failure in name resolution",
+                FaultKind::ResolverFailed,
+            ),
+            ("too many open files", FaultKind::ResolverFailed),
+        ] {
+            assert_eq!(lookup_kind(text), kind, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_in_front_of_a_good_one_is_passed_over() {
+        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let refusing = dead.local_addr().unwrap();
+        drop(dead);
+        let good = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = good.local_addr().unwrap();
+        let dialer = Dialer::new(false);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let stream = dialer.connect(&[refusing, address], deadline).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        assert_eq!(dialer.connect(&[refusing], deadline).await.unwrap_err().kind, FaultKind::ConnectRefused);
     }
 }

@@ -45,6 +45,7 @@ impl H1 {
     pub(super) async fn new(wire: Wire, remote: SocketAddr, head: HeadLimits) -> Result<H1, Fault> {
         let traffic = wire.traffic();
         let handshake = http1::Builder::new()
+            .allow_obsolete_multiline_headers_in_responses(true) // a must: RFC 9112 section 5.2
             .max_headers(head.fields_max)
             .max_header_size(head.bytes_max)
             .max_buf_size(head.bytes_max.max(BUFFER_MIN))

@@ -264,9 +264,12 @@ impl Client {
                         continue;
                     }
                     let request = headers::for_h2(&unsent, &target)?;
+                    let head_only = unsent.method() == Method::HEAD;
                     let read = connection.read();
                     match connection.exchange(request, body.clone(), reused, &mut clock).await {
-                        Ok(answer) => return Ok(answer_h2(answer, &connection, reused, clock, limits)),
+                        Ok(answer) => {
+                            return Ok(answer_h2(answer, head_only, &connection, reused, clock, limits));
+                        }
                         Err(h2::Failed::Unsent) if reused => inner.pool.forget(&key, &connection),
                         Err(h2::Failed::Unsent) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
                         Err(h2::Failed::Fault(fault)) => {
@@ -369,13 +372,15 @@ impl Inner {
 
 fn answer_h2(
     answer: http::Response<::h2::RecvStream>,
+    head_only: bool,
     connection: &H2,
     reused: bool,
     clock: Clock,
     limits: &Limits,
 ) -> Response {
     let (head, stream) = answer.into_parts();
-    let body = Body::h2(stream, &head.headers, clock, limits);
+    let bodiless = head_only || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let body = Body::h2(stream, bodiless, &head.headers, clock, limits);
     let remote = connection.remote();
     Response { status: head.status, version: Version::HTTP_2, headers: head.headers, body, reused, remote }
 }
