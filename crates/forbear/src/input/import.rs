@@ -325,7 +325,7 @@ where
         if torn {
             self.mend(&mut lines)?;
         }
-        self.begin(&mut lines)?;
+        begin(&self.path, &mut lines)?;
         Ok(Input::File(lines))
     }
 
@@ -343,27 +343,6 @@ where
             0
         };
         lines.skip(end);
-        Ok(())
-    }
-
-    /// At the very beginning: a mark of UTF-8 is left out, and what is no text at all is refused.
-    fn begin<R: Read>(&self, lines: &mut Lines<R>) -> Result<(), ImportError> {
-        if lines.position().offset > 0 {
-            return Ok(());
-        }
-        let head = lines.peek().map_err(|error| self.io(error))?;
-        let path = || self.path.clone();
-        if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
-            return Err(ImportError::Utf16 { path: path() });
-        }
-        // gzip, zstd, xz, bzip2, zip.
-        let compressed: [&[u8]; 5] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh", b"PK\x03\x04"];
-        if compressed.iter().any(|magic| head.starts_with(magic)) {
-            return Err(ImportError::Compressed { path: path() });
-        }
-        if head.starts_with(b"\xef\xbb\xbf") {
-            lines.skip(3);
-        }
         Ok(())
     }
 
@@ -422,7 +401,7 @@ where
             return self.end(position);
         }
         let mut lines = Lines::new(whole, position);
-        self.begin(&mut lines)?;
+        begin(&self.path, &mut lines)?;
         self.run(lines)
     }
 
@@ -526,6 +505,52 @@ where
             path => path.to_owned(),
         });
         ImportError::OtherInput { path: self.path.clone(), was }
+    }
+}
+
+/// At the very beginning: a mark of UTF-8 is left out, and what is no text at all is refused.
+fn begin<R: Read>(path: &Path, lines: &mut Lines<R>) -> Result<(), ImportError> {
+    if lines.position().offset > 0 {
+        return Ok(());
+    }
+    let head = lines.peek().map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
+    if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+        return Err(ImportError::Utf16 { path: path.to_owned() });
+    }
+    // gzip, zstd, xz, bzip2, zip.
+    let compressed: [&[u8]; 5] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh", b"PK\x03\x04"];
+    if compressed.iter().any(|magic| head.starts_with(magic)) {
+        return Err(ImportError::Compressed { path: path.to_owned() });
+    }
+    if head.starts_with(b"\xef\xbb\xbf") {
+        lines.skip(3);
+    }
+    Ok(())
+}
+
+/// Reads a whole input line by line, for a look at it without a job. `take` gets the number of each line, from 1.
+///
+/// Blocks until the input has ended.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn scan(source: &Source, mut take: impl FnMut(u64, Line)) -> Result<(), ImportError> {
+    let path = source.path();
+    let io = |source| ImportError::Io { path: path.to_owned(), source };
+    let reader: Box<dyn Read> = match source {
+        Source::Stdin => Box::new(io::stdin()),
+        Source::File(path) if path.is_dir() => return Err(ImportError::Directory { path: path.clone() }),
+        Source::File(path) => Box::new(File::open(path).map_err(io)?),
+    };
+    let mut lines = Lines::new(reader, InputPosition::default());
+    begin(path, &mut lines)?;
+    loop {
+        let line = lines.position().line + 1;
+        match lines.next().map_err(io)? {
+            Next::Line(text) => take(line, parse_line(text)),
+            Next::TooLong { json } => take(line, Line::Bad(BadInput::new(LineError::TooLong { json }, None))),
+            Next::End => return Ok(()),
+        }
     }
 }
 

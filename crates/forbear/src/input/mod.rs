@@ -12,6 +12,6 @@ mod read;
 mod when;
 
 pub use error::{ImportError, LineError};
-pub use import::{ImportEvent, ImportEvents, ImportProgress, Imported, Importer, Source};
+pub use import::{ImportEvent, ImportEvents, ImportProgress, Imported, Importer, Source, scan};
 pub use line::{BadInput, ItemSpec, Line, parse_line};
 pub use read::{JSON_LINE_BYTES_MAX, URL_LINE_BYTES_MAX};
