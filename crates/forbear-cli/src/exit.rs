@@ -11,6 +11,14 @@ pub(crate) enum Exit {
     Usage,
     /// All that was asked for is done.
     Done,
+    /// Some items failed.
+    SomeFailed,
+    /// Work is left: parked, stalled, or out of time.
+    WorkLeft,
+    /// A store cannot be reached.
+    StoreUnreachable,
+    /// Interrupted; can be resumed.
+    Interrupted,
 }
 
 /// Why a command could not do its work, for people.
@@ -22,11 +30,19 @@ pub(crate) struct Failure {
 
 impl Exit {
     pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.status())
+    }
+
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            Exit::Done => 0,
             Exit::Internal => 1,
             Exit::Usage => 2,
-            Exit::Done => 0,
-        })
+            Exit::SomeFailed => 3,
+            Exit::WorkLeft => 4,
+            Exit::StoreUnreachable => 6,
+            Exit::Interrupted => 130,
+        }
     }
 }
 
@@ -34,6 +50,20 @@ impl Failure {
     /// Something that should not happen.
     pub(crate) fn internal(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::Internal, message: message.to_string() }
+    }
+
+    /// An error with all its causes.
+    pub(crate) fn of(error: &dyn std::error::Error, exit: Exit) -> Failure {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let words = cause.to_string();
+            if !message.contains(&words) {
+                message = format!("{message}: {words}");
+            }
+            source = cause.source();
+        }
+        Failure { exit, message }
     }
 
     /// The command line or the configuration is at fault.

@@ -1,12 +1,168 @@
 //! `forbear fetch`.
 
-use crate::{
-    args::FetchArgs,
-    exit::{Exit, Failure},
+use std::{
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    process,
+    sync::Arc,
 };
 
-/// Reads the configuration, then says that this build lacks the rest.
+use forbear::{
+    engine::{End, FetchError, FetchOptions, KeepBodies, Run, Stop, Summary, plan},
+    input::Source,
+};
+use forbear_store::queue::OutputTarget;
+
+use crate::{
+    args::{Bodies, FetchArgs},
+    exit::{Exit, Failure},
+    progress::Display,
+    table,
+};
+
+/// Fetches every item of the input, or goes on where an earlier run ended.
 pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
-    args.settings.sources(args.beside())?.load()?;
-    Err(Failure::internal("`forbear fetch` is not part of this build"))
+    let settings = args.settings.sources(args.beside())?.load()?.settings;
+    let source = args.input.clone().map(Source::named);
+    if args.plan {
+        let source = source.ok_or_else(|| Failure::usage("--plan needs an INPUT to look at"))?;
+        let planned = plan(&settings, &source)
+            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", source.path().display())))?;
+        return table::plan(&planned);
+    }
+    let (job, temporary) = job_path(&args);
+    let output = match args.output.as_path() {
+        path if path == Path::new("-") => OutputTarget::Stdout,
+        path => OutputTarget::File(path.to_owned()),
+    };
+    let bodies = match args.bodies {
+        Bodies::Inline => KeepBodies::Inline,
+        Bodies::Directory(dir) => KeepBodies::Dir(dir),
+        Bodies::None => KeepBodies::None,
+    };
+    let display = Arc::new(Display::new(args.progress, io::stderr().is_terminal()));
+    let shown = display.clone();
+    let options = FetchOptions { settings, job: job.clone(), output, input: source, bodies };
+    let run = Run::open(options, Arc::new(move |event| shown.event(&event))).map_err(failure)?;
+    let stop = Stop::default();
+    listen(&stop, display.clone());
+    display.watch(run.watch());
+    let ended = run.run(stop).await;
+    display.end();
+    let summary = ended.map_err(failure)?;
+    table::summary(&summary);
+    if let Some(why) = &summary.broken
+        && is_closed_pipe(why)
+    {
+        return Ok(Exit::Done); // whoever read the output has seen enough
+    }
+    let exit = exit_of(&summary);
+    last_line(&summary, &args.output, &job, exit);
+    if temporary && summary.end == End::Complete {
+        remove_job(&job);
+    }
+    Ok(exit)
+}
+
+/// The job's file, and whether it goes away with a complete run: what went to a pipe is nobody's to resume.
+fn job_path(args: &FetchArgs) -> (PathBuf, bool) {
+    let beside = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".job");
+        PathBuf::from(name)
+    };
+    match (&args.job, args.output.as_path(), args.input.as_deref()) {
+        (Some(job), ..) => (job.clone(), false),
+        (None, out, _) if out != Path::new("-") => (beside(out), false),
+        (None, _, Some(input)) if input != Path::new("-") => (beside(input), true),
+        _ => (PathBuf::from("forbear.job"), true),
+    }
+}
+
+fn remove_job(job: &Path) {
+    for suffix in ["", "-wal", "-shm", ".lock", "-lock"] {
+        let mut name = job.as_os_str().to_owned();
+        name.push(suffix);
+        let _ = std::fs::remove_file(PathBuf::from(name));
+    }
+}
+
+/// The first Ctrl-C ends the run tidily, the second at once (J6): what was acknowledged is safe in either case.
+fn listen(stop: &Stop, display: Arc<Display>) {
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        if asked().await.is_err() {
+            return;
+        }
+        stop.ask();
+        display.say("stopping: nothing more is started; once more to leave at once");
+        if asked().await.is_ok() {
+            display.end();
+            process::exit(i32::from(Exit::Interrupted.status()));
+        }
+    });
+}
+
+async fn asked() -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        tokio::select! {
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await
+}
+
+fn exit_of(summary: &Summary) -> Exit {
+    let counts = &summary.counts;
+    match summary.end {
+        End::Interrupted => Exit::Interrupted,
+        End::Broken => Exit::Internal,
+        _ if counts.open() > 0 => Exit::WorkLeft,
+        _ if counts.failed + counts.unknown > 0 => Exit::SomeFailed,
+        _ => Exit::Done,
+    }
+}
+
+/// What is left, from when it can be done, and how (X2).
+fn last_line(summary: &Summary, output: &Path, job: &Path, exit: Exit) {
+    let why = match summary.end {
+        End::Complete => return,
+        End::OutOfTime => "the time of this run is over",
+        End::Stalled => "nothing is due for longer than stall_after",
+        End::NothingDue => "what is left waits for the next run or for new credentials",
+        End::Interrupted => "interrupted",
+        End::Broken => "the run could not go on",
+    };
+    if let Some(broken) = &summary.broken {
+        eprintln!("forbear: {broken}");
+    }
+    if exit == Exit::Done || summary.counts.open() == 0 {
+        return;
+    }
+    let due = match summary.resume_at {
+        Some(at) => format!(", the next is due at {}", forbear::record::rfc3339(at)),
+        None => String::new(),
+    };
+    let (job, output) = (job.display(), output.display());
+    eprintln!("forbear: {why}{due}; go on with: forbear fetch --job {job} -o {output}");
+}
+
+fn is_closed_pipe(why: &str) -> bool {
+    why.contains("closed by its reader")
+}
+
+fn failure(error: FetchError) -> Failure {
+    let exit = match &error {
+        FetchError::Gate(_) => Exit::StoreUnreachable,
+        FetchError::Thread(_) => Exit::Internal,
+        // A job, an input or a place for bodies that cannot be used: the message says which, and what to do.
+        _ => Exit::Usage,
+    };
+    Failure::of(&error, exit)
 }

@@ -7,7 +7,9 @@ mod exit;
 mod explain;
 mod fetch;
 mod job;
+mod progress;
 mod shell;
+mod table;
 mod words;
 
 use std::{panic, process::ExitCode};
@@ -45,5 +47,8 @@ fn on_runtime(work: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit,
         .enable_all()
         .build()
         .map_err(|e| Failure::internal(format!("cannot start: {e}")))?;
-    runtime.block_on(work)
+    let ended = runtime.block_on(work);
+    // A thread that still waits for a line of stdin must not keep the process; what had to be written is written.
+    runtime.shutdown_background();
+    ended
 }

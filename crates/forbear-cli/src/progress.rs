@@ -29,7 +29,9 @@ impl Display {
         let bar = live.then(|| {
             let bar = ProgressBar::new(0);
             let style = "{spinner} {pos}/{len} {wide_bar} {msg}";
-            bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(
+                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         });

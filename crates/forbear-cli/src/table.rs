@@ -17,11 +17,18 @@ const ROWS: usize = 20;
 
 /// The end of a run, on stderr: a row for each host, and the sum that must come out even (J5).
 pub(crate) fn summary(summary: &Summary) {
-    let mut rows = vec![["host", "done", "failed", "requests", "refused", "faults", "pauses", "probes", "MiB"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["host", "done", "failed", "requests", "refused", "faults", "pauses", "probes", "MiB"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     let shown = summary.hosts.iter().take(ROWS);
     rows.extend(shown.filter(|host| host.sent > 0).map(|host| {
         let mut row = vec![host.origin.clone()];
-        row.extend([host.done, host.failed, host.sent, host.refused, host.faults, host.pauses, host.probes].map(|n| n.to_string()));
+        row.extend(
+            [host.done, host.failed, host.sent, host.refused, host.faults, host.pauses, host.probes]
+                .map(|n| n.to_string()),
+        );
         row.push(format!("{:.1}", host.bytes as f64 / f64::from(1 << 20)));
         row
     }));
@@ -82,7 +89,14 @@ fn shown(d: Duration) -> String {
 /// Rows under each other: the first column to the left, numbers to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |i: usize| rows.iter().filter(|row| row.len() > 1).filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |i: usize| {
+        rows.iter()
+            .filter(|row| row.len() > 1)
+            .filter_map(|row| row.get(i))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in rows {
@@ -90,7 +104,12 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
         for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
             let gap = " ".repeat(width.saturating_sub(cell.chars().count()));
             let number = i > 0 && cell.chars().all(|c| c.is_ascii_digit() || c == '.');
-            let header = i > 0 && text.is_empty() && rows.get(1).and_then(|r| r.get(i)).is_some_and(|c| c.chars().all(|c| c.is_ascii_digit() || c == '.'));
+            let header = i > 0
+                && text.is_empty()
+                && rows
+                    .get(1)
+                    .and_then(|r| r.get(i))
+                    .is_some_and(|c| c.chars().all(|c| c.is_ascii_digit() || c == '.'));
             if i > 0 {
                 line.push_str("  ");
             }

@@ -22,6 +22,8 @@ pub struct Frontier<K, T> {
     loads: VecDeque<K>,
     at_hand: usize,
     held: usize,
+    /// Lanes whose page is on its way.
+    loading: usize,
     order: u64,
     /// A lane asks for its next page when it has fewer items than this at hand.
     low: usize,
@@ -73,6 +75,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             loads: VecDeque::new(),
             at_hand: 0,
             held: 0,
+            loading: 0,
             order: 0,
             low: 1,
         }
@@ -96,7 +99,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         entry.page.extend(items);
         self.at_hand += entry.page.len() - before;
         entry.more = more;
-        entry.loading = false;
+        self.loading -= usize::from(std::mem::replace(&mut entry.loading, false));
         self.queue(lane);
         self.drop_if_done(lane);
     }
@@ -262,6 +265,12 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         self.lanes.get(&lane).map(|entry| (entry.page.len() + entry.held.len(), entry.until))
     }
 
+    /// Whether a page is on its way, so that more may be at hand in a moment.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        self.loading > 0
+    }
+
     /// Items kept in hand for a time of their own.
     #[must_use]
     pub fn held(&self) -> usize {
@@ -307,6 +316,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             && entry.page.len() < self.low
         {
             entry.loading = true;
+            self.loading += 1;
             self.loads.push_back(lane);
         }
     }

@@ -3,6 +3,7 @@
 pub mod bodies;
 pub mod client;
 pub mod config;
+pub mod engine;
 pub mod input;
 pub mod permit;
 pub mod record;

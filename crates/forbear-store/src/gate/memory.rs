@@ -121,18 +121,6 @@ impl MemoryGates {
         Ok(answer)
     }
 
-    /// Puts a gate in, as it was kept elsewhere; of two pauses the longer one wins (P2).
-    ///
-    /// # Errors
-    /// [`StoreError::Full`].
-    pub fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
-        self.with(std::slice::from_ref(scope), |here, now| {
-            if here[0].pause_at(now).map(|(until, _)| until) <= gate.pause_at(now).map(|(until, _)| until) {
-                here[0] = gate;
-            }
-        })
-    }
-
     /// Scopes held.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -194,6 +182,14 @@ impl GateStore for MemoryGates {
         step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
     ) -> Result<R, StoreError> {
         self.with(scopes, step)
+    }
+
+    async fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
+        self.with(std::slice::from_ref(scope), |here, now| {
+            if here[0].pause_at(now).map(|(until, _)| until) <= gate.pause_at(now).map(|(until, _)| until) {
+                here[0] = gate;
+            }
+        })
     }
 
     fn now(&self) -> Timestamp {
@@ -334,8 +330,8 @@ mod tests {
         assert!(uses(0), "who is in stays in");
     }
 
-    #[test]
-    fn p2_of_two_pauses_the_longer_wins() {
+    #[tokio::test]
+    async fn p2_of_two_pauses_the_longer_wins() {
         let (gates, here) = (MemoryGates::default(), scope("a"));
         let pause = |s: u64| {
             let now = gates.clock.now();
@@ -348,10 +344,10 @@ mod tests {
                 .with(std::slice::from_ref(&here), |g, now| g[0].pause_at(now).unwrap().0.since(now))
                 .unwrap()
         };
-        gates.restore(&here, pause(100)).unwrap();
-        gates.restore(&here, pause(10)).unwrap();
+        gates.restore(&here, pause(100)).await.unwrap();
+        gates.restore(&here, pause(10)).await.unwrap();
         assert!(left() > Duration::from_secs(90));
-        gates.restore(&here, pause(1000)).unwrap();
+        gates.restore(&here, pause(1000)).await.unwrap();
         assert!(left() > Duration::from_secs(900));
     }
 }

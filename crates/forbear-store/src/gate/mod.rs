@@ -33,6 +33,12 @@ pub trait GateStore: Send + Sync + 'static {
         step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
     ) -> impl Future<Output = Result<R, StoreError>> + Send;
 
+    /// Puts a gate in as it was kept elsewhere; of two pauses the longer one wins (P2).
+    ///
+    /// # Errors
+    /// As [`GateStore::update`].
+    fn restore(&self, scope: &BoundScope, gate: Gate) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// The store's present moment.
     fn now(&self) -> Timestamp;
 }

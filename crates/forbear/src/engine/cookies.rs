@@ -1,0 +1,84 @@
+//! Cookies of a run, where they are switched on: one jar, for there is one exit.
+
+use cookie_store::CookieStore;
+use http::{HeaderMap, HeaderValue, header};
+use parking_lot::Mutex;
+use url::Url;
+
+use crate::client::Target;
+
+/// Keeps what servers set, and sends it back where it belongs ([RFC 6265](https://www.rfc-editor.org/rfc/rfc6265)).
+/// Cookies tell no accounts apart, and die with the run.
+pub(super) struct Cookies(Option<Mutex<CookieStore>>);
+
+impl Cookies {
+    /// A jar, or none: without it nothing is kept or sent but what an item brings along.
+    pub(super) fn new(on: bool) -> Cookies {
+        Cookies(on.then(Mutex::default))
+    }
+
+    /// Takes in the `Set-Cookie` fields of an answer.
+    pub(super) fn store(&self, from: &Target, headers: &HeaderMap) {
+        let Some(jar) = &self.0 else { return };
+        let Ok(url) = Url::parse(from.as_str()) else { return };
+        let mut jar = jar.lock();
+        for field in headers.get_all(header::SET_COOKIE) {
+            let Ok(text) = field.to_str() else { continue };
+            if jar.iter_any().count() < COOKIES_MAX
+                && let Err(error) = jar.parse(text, &url)
+            {
+                tracing::debug!(%error, "a cookie is not kept");
+            }
+        }
+    }
+
+    /// Adds the cookies that belong to a target, unless the request brings its own.
+    pub(super) fn add(&self, to: &Target, headers: &mut HeaderMap) {
+        let Some(jar) = &self.0 else { return };
+        if headers.contains_key(header::COOKIE) {
+            return;
+        }
+        let Ok(url) = Url::parse(to.as_str()) else { return };
+        let pairs: Vec<String> =
+            jar.lock().get_request_values(&url).map(|(name, value)| format!("{name}={value}")).collect();
+        if let Ok(mut value) = HeaderValue::from_str(&pairs.join("; "))
+            && !pairs.is_empty()
+        {
+            value.set_sensitive(true);
+            headers.insert(header::COOKIE, value);
+        }
+    }
+}
+
+/// Cookies of all sites together (K4).
+const COOKIES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(on: bool, set: &str, to: &str) -> Option<String> {
+        let cookies = Cookies::new(on);
+        let from = Target::parse("http://a.example/x").unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::SET_COOKIE, set.parse().unwrap());
+        cookies.store(&from, &headers);
+        let mut sent = HeaderMap::new();
+        cookies.add(&Target::parse(to).unwrap(), &mut sent);
+        sent.get(header::COOKIE).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn k2_cookies_go_back_where_they_belong_and_nowhere_else() {
+        for (set, to, expected) in [
+            ("k=v", "http://a.example/y", Some("k=v")),
+            ("k=v", "http://b.example/y", None),
+            ("k=v; Secure", "http://a.example/y", None),
+            ("k=v; Path=/deep", "http://a.example/y", None),
+            ("k=v; Domain=example", "http://b.example/", None),
+        ] {
+            assert_eq!(round_trip(true, set, to).as_deref(), expected, "{set} -> {to}");
+        }
+        assert_eq!(round_trip(false, "k=v", "http://a.example/y"), None, "switched off");
+    }
+}

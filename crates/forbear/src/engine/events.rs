@@ -1,0 +1,99 @@
+//! What a run tells whoever watches it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use forbear_core::gate::Cause;
+use forbear_store::queue;
+
+use crate::input::ImportEvent;
+
+/// Something that the person on call wants to know, once.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A scope closed, or stays closed for longer.
+    Paused {
+        /// The scope's name.
+        scope: String,
+        /// Why.
+        cause: Cause,
+        /// For how long from now; none for as long as the credentials are not changed.
+        wait: Option<Duration>,
+        /// The same as a wall-clock time.
+        until: String,
+        /// Items at hand that wait for it.
+        waiting: usize,
+        /// What the server said, cut and redacted.
+        said: String,
+        /// A new incident, and not a longer wait of the present one.
+        incident: bool,
+    },
+    /// A probe was admitted: the scope opens again, gradually.
+    Reopened {
+        /// The scope's name.
+        scope: String,
+    },
+    /// The job has something to say.
+    Job(queue::Event),
+    /// The input has something to say.
+    Input(ImportEvent),
+    /// Something that goes on, but should be seen.
+    Warning(String),
+}
+
+/// Where events go. Called from workers: it must be quick.
+pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Paused { scope, cause, wait, until, waiting, said, incident: _ } => {
+                write!(f, "{scope} {}", word(*cause))?;
+                match wait {
+                    Some(wait) => write!(f, ", pause of {} until {until}", seconds(*wait))?,
+                    None => f.write_str(", paused until it has other credentials")?,
+                }
+                write!(f, ", {waiting} at hand wait")?;
+                if said.is_empty() { Ok(()) } else { write!(f, " ({said})") }
+            }
+            Event::Reopened { scope } => write!(f, "{scope} opens again"),
+            Event::Job(event) => event.fmt(f),
+            Event::Input(event) => match event {
+                ImportEvent::BadLine { line, why } => write!(f, "input line {line}: {why}"),
+                ImportEvent::Grown { path } => {
+                    write!(f, "{} has grown: its new lines are added", path.display())
+                }
+                ImportEvent::LineWasTorn { line } => {
+                    write!(
+                        f,
+                        "input line {line} had no end when it was read; what was added to it is a line of its own"
+                    )
+                }
+                ImportEvent::Shorter { lines } => {
+                    write!(f, "the input ends before line {lines}, up to which it was read; nothing is added")
+                }
+            },
+            Event::Warning(text) => f.write_str(text),
+        }
+    }
+}
+
+fn word(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Told => "is limited",
+        Cause::Untold => "refuses",
+        Cause::Budget => "has used up its budget",
+        Cause::Overload => "is overloaded",
+        Cause::Blocked => "blocks us",
+        Cause::Tripped => "refuses again and again",
+        Cause::Credentials => "refuses our credentials",
+        Cause::Operator => "is paused by hand",
+        Cause::Pace | Cause::Probing => "waits",
+    }
+}
+
+/// A time in seconds with as many digits as it needs.
+pub(super) fn seconds(d: Duration) -> String {
+    let s = d.as_secs_f64();
+    if s < 10.0 { format!("{s:.1} s") } else { format!("{s:.0} s") }
+}

@@ -1,0 +1,144 @@
+//! The frontier of a run with what the engine keeps beside it: which items are at hand, and by which route they go.
+
+use std::{collections::HashMap, sync::Arc};
+
+use forbear_core::{frontier::Frontier, scope::ScopeKey, time::Timestamp};
+use forbear_store::queue::{Item, LaneId};
+
+use super::route::Route;
+use crate::client::Target;
+
+/// A lane of the job, or one that a redirect leads to.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) enum LaneKey {
+    Stored(LaneId),
+    Hop(u64),
+}
+
+/// An item at hand, and where it stands.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) item: Item,
+    /// Where a redirect has led; none at the item's own URL.
+    pub(super) hop: Option<Hop>,
+    /// When it was refused last: the wait is counted from here.
+    pub(super) refused_at: Option<Timestamp>,
+    /// Requests sent for it in this run.
+    pub(super) tries: u32,
+}
+
+/// The state of a chain of redirects.
+#[derive(Clone, Debug)]
+pub(super) struct Hop {
+    pub(super) target: Target,
+    /// How many redirects were followed.
+    pub(super) count: u32,
+    /// Method and body were dropped, as after a 303.
+    pub(super) as_get: bool,
+    /// It has left the item's origin, where the item's secrets stay (K2).
+    pub(super) abroad: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Front {
+    pub(super) frontier: Frontier<LaneKey, Box<Work>>,
+    routes: HashMap<LaneKey, Arc<Route>>,
+    hops: HashMap<String, u64>,
+    last_hop: u64,
+    /// Lanes that were put aside to make room, with the moment when their time comes.
+    asleep: HashMap<LaneId, Timestamp>,
+    /// Counts events that may let a waiting lane go: whoever decided on older news asks again.
+    pub(super) changes: u64,
+    pub(super) idle: usize,
+    /// Items in the hands of workers.
+    pub(super) busy: usize,
+}
+
+impl Front {
+    pub(super) fn route(&self, lane: LaneKey) -> Option<Arc<Route>> {
+        self.routes.get(&lane).cloned()
+    }
+
+    /// Takes a lane of the job into the window. `route` is made only for a lane that is new to it.
+    pub(super) fn open(&mut self, lane: LaneId, route: impl FnOnce() -> Route) {
+        let key = LaneKey::Stored(lane);
+        self.asleep.remove(&lane);
+        self.routes.entry(key).or_insert_with(|| Arc::new(route()));
+        self.frontier.open(key);
+        self.tidy();
+    }
+
+    /// The lane of a redirect's target.
+    pub(super) fn hop_lane(&mut self, text: &str, route: impl FnOnce() -> Route) -> LaneKey {
+        let number = match self.hops.get(text) {
+            Some(number) => *number,
+            None => {
+                self.last_hop += 1;
+                self.hops.insert(text.to_owned(), self.last_hop);
+                self.last_hop
+            }
+        };
+        let key = LaneKey::Hop(number);
+        self.routes.entry(key).or_insert_with(|| Arc::new(route()));
+        key
+    }
+
+    pub(super) fn is_open(&self, lane: LaneId) -> bool {
+        self.frontier.has(LaneKey::Stored(lane))
+    }
+
+    pub(super) fn is_asleep(&self, lane: LaneId, now: Timestamp) -> bool {
+        self.asleep.get(&lane).is_some_and(|until| *until > now)
+    }
+
+    /// Puts the lane aside that waits longest; its items are for the store.
+    pub(super) fn make_room(&mut self, now: Timestamp) -> Option<Vec<Box<Work>>> {
+        if self.asleep.len() >= ASLEEP_MAX {
+            self.asleep.retain(|_, until| *until > now);
+        }
+        if self.asleep.len() >= ASLEEP_MAX {
+            return None;
+        }
+        let (lane, works, until) = self.frontier.evict(now)?;
+        self.routes.remove(&lane);
+        if let LaneKey::Stored(lane) = lane {
+            self.asleep.insert(lane, until);
+        }
+        Some(works)
+    }
+
+    /// When the first lane that was put aside is due.
+    pub(super) fn first_asleep(&self) -> Option<Timestamp> {
+        self.asleep.values().min().copied()
+    }
+
+    /// A scope has opened, or may be probed by another: its lanes are asked again.
+    pub(super) fn wake(&mut self, scopes: &[ScopeKey]) {
+        self.changes += 1;
+        let touched = |route: &Route| route.scopes.iter().any(|scope| scopes.contains(&scope.key));
+        for (lane, route) in &self.routes {
+            if touched(route) {
+                self.frontier.wake(*lane);
+            }
+        }
+    }
+
+    /// Items at hand that wait for a scope.
+    pub(super) fn waiting_for(&self, scope: &ScopeKey) -> usize {
+        let lanes = self.routes.iter().filter(|(_, route)| route.scopes.iter().any(|s| s.key == *scope));
+        lanes.filter_map(|(lane, _)| self.frontier.waiting(*lane)).map(|(items, _)| items).sum()
+    }
+
+    /// Forgets the routes of lanes that are done.
+    fn tidy(&mut self) {
+        if self.routes.len() > 2 * self.frontier.lanes() + 64 {
+            let frontier = &self.frontier;
+            self.routes.retain(|lane, _| frontier.has(*lane));
+            let routes = &self.routes;
+            self.hops.retain(|_, number| routes.contains_key(&LaneKey::Hop(*number)));
+        }
+    }
+}
+
+/// Lanes that may be put aside at once.
+const ASLEEP_MAX: usize = 1_000_000;

@@ -1,0 +1,591 @@
+//! `forbear fetch`: every item of a job, each request through the gate, each result durable before it counts.
+//!
+//! Workers take what may start, the supervisor here feeds them lanes and knows when the run is over. The life of one
+//! request is told in `ARCHITECTURE.md`.
+
+mod cookies;
+mod events;
+mod front;
+mod plan;
+mod route;
+mod summary;
+mod timer;
+mod worker;
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use forbear_core::time::Timestamp;
+use forbear_store::{
+    gate::{GateRecord, GateStore, MemoryGates, StoreError},
+    queue::{InputEnd, Job, JobOptions, LaneId, OutputTarget, QueueError},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+
+use self::{
+    cookies::Cookies,
+    front::Front,
+    route::{Route, Routes},
+    timer::Timer,
+    worker::wall_now,
+};
+pub use self::{
+    events::{Event, Events},
+    plan::{Plan, PlannedHost, plan},
+    route::{HostStats, LaneParts},
+    summary::{End, HostRow, Summary},
+};
+use crate::{
+    bodies::{Bodies, BodyDir, BodyError},
+    client::{Client, ClientOptions, Target},
+    config::Settings,
+    input::{ImportError, Imported, Importer, Source},
+    secrets::{Accounts, Redactor},
+};
+
+/// What a run is told.
+#[derive(Debug)]
+pub struct FetchOptions {
+    /// How to fetch.
+    pub settings: Settings,
+    /// The job's file.
+    pub job: PathBuf,
+    /// Where records go.
+    pub output: OutputTarget,
+    /// Where items come from; none goes on with what the job has.
+    pub input: Option<Source>,
+    /// Where bodies go.
+    pub bodies: KeepBodies,
+}
+
+/// Where bodies go.
+#[derive(Clone, Debug, Default)]
+pub enum KeepBodies {
+    /// Into the records.
+    #[default]
+    Inline,
+    /// Into files of this directory.
+    Dir(PathBuf),
+    /// Nowhere: they are counted only.
+    None,
+}
+
+/// Why a run could not begin, or had to end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// The job.
+    #[error(transparent)]
+    Job(#[from] QueueError),
+    /// The input.
+    #[error(transparent)]
+    Input(#[from] ImportError),
+    /// The gate store.
+    #[error(transparent)]
+    Gate(#[from] StoreError),
+    /// The place for bodies.
+    #[error(transparent)]
+    Bodies(#[from] BodyError),
+    /// A setting that the client cannot use.
+    #[error("the user agent has characters that no header may have")]
+    UserAgent,
+    /// No thread could be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Asks a run to stop (J6). Clones ask the same run.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    inner: Arc<StopInner>,
+}
+
+#[derive(Debug, Default)]
+struct StopInner {
+    asked: AtomicBool,
+    changed: Notify,
+}
+
+impl Stop {
+    /// Starts nothing more; what is in flight has two seconds to finish, then the run saves and ends.
+    pub fn ask(&self) {
+        self.inner.asked.store(true, Ordering::Release);
+        self.inner.changed.notify_one();
+    }
+
+    fn is_asked(&self) -> bool {
+        self.inner.asked.load(Ordering::Acquire)
+    }
+}
+
+/// A run in progress: numbers for whoever shows them.
+pub struct Watch {
+    shared: Arc<Shared<MemoryGates>>,
+    started: Instant,
+}
+
+/// The numbers of a run, at one moment.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// How many items stand where.
+    pub counts: forbear_store::queue::Counts,
+    /// Requests on the wire or being written.
+    pub in_flight: usize,
+    /// Items in hand for a time of their own.
+    pub held: usize,
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// Of each origin.
+    pub hosts: Vec<HostRow>,
+    /// Share of the input that has been read, where its size is known.
+    pub input_share: Option<f64>,
+}
+
+impl Watch {
+    /// The present numbers.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let (busy, held) = {
+            let front = self.shared.front.lock();
+            (front.busy, front.frontier.held())
+        };
+        Progress {
+            counts: self.shared.job.counts(),
+            in_flight: busy,
+            held,
+            elapsed: self.started.elapsed(),
+            hosts: summary::rows(&self.shared),
+            input_share: self.shared.importer.lock().as_ref().and_then(|importer| {
+                let progress = importer.progress();
+                Some(progress.bytes() as f64 / progress.total_bytes()? as f64)
+            }),
+        }
+    }
+}
+
+/// Everything that workers and supervisor share.
+struct Shared<G> {
+    gates: Arc<G>,
+    job: Arc<Job>,
+    client: Client,
+    settings: Arc<Settings>,
+    routes: Arc<Routes>,
+    redactor: Redactor,
+    accounts: Accounts,
+    bodies: Bodies,
+    cookies: Cookies,
+    front: Mutex<Front>,
+    /// Workers with nothing to do.
+    idle: Notify,
+    /// An item has ended, so the run may have.
+    ended: Notify,
+    timer: Timer,
+    stopping: AtomicBool,
+    /// What is on the wire is to be cut off.
+    cut: watch::Sender<bool>,
+    events: Events,
+    warned: Mutex<Vec<String>>,
+    broken: Mutex<Option<String>>,
+    importer: Mutex<Option<Importer>>,
+}
+
+/// A run that is ready to go.
+pub struct Run {
+    shared: Arc<Shared<MemoryGates>>,
+    kept_gates: HashMap<String, Vec<u8>>,
+    started: Instant,
+}
+
+impl Run {
+    /// Opens or resumes the job, and begins to read the input.
+    ///
+    /// Reads and writes files: call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// Whatever keeps the run from beginning; nothing is changed then.
+    pub fn open(options: FetchOptions, events: Events) -> Result<Run, FetchError> {
+        let settings = Arc::new(options.settings);
+        let of_job = events.clone();
+        let job = Job::open(
+            &options.job,
+            JobOptions::new(options.output),
+            Arc::new(move |event| of_job(Event::Job(event))),
+        )?;
+        let job = Arc::new(job);
+        let redactor = Redactor::new(&settings.secrets);
+        let accounts = Accounts::new(job.account_key(), &settings.secrets);
+        let routes = Arc::new(Routes::new(settings.clone()));
+        let client = Client::new(ClientOptions {
+            user_agent: settings.user_agent.parse().map_err(|_| FetchError::UserAgent)?,
+            public_only: settings.public_only,
+            idle_per_origin_max: settings.workers.get() as usize,
+            ..ClientOptions::default()
+        });
+        let bodies = match options.bodies {
+            KeepBodies::Inline => Bodies::Inline,
+            KeepBodies::None => Bodies::None,
+            KeepBodies::Dir(dir) => Bodies::Dir(BodyDir::open(dir, &job.account_key())?),
+        };
+        let kept_gates = load_gates(&job)?;
+        let importer = match &options.input {
+            None => None,
+            Some(source) => {
+                let told = events.clone();
+                let lane_of = |target: &Target, account: Option<&str>, endpoint: Option<&str>| {
+                    Arc::from(LaneParts { origin: target.origin(), account, endpoint }.text())
+                };
+                let tell = Arc::new(move |event| told(Event::Input(event)));
+                Some(Importer::start(job.clone(), source, settings.clone(), tell, lane_of)?)
+            }
+        };
+        let shared = Arc::new(Shared {
+            gates: Arc::new(MemoryGates::default()),
+            job,
+            client,
+            routes,
+            redactor,
+            accounts,
+            bodies,
+            cookies: Cookies::new(settings.cookies),
+            settings,
+            front: Mutex::default(),
+            idle: Notify::new(),
+            ended: Notify::new(),
+            timer: Timer::default(),
+            stopping: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
+            events,
+            warned: Mutex::default(),
+            broken: Mutex::default(),
+            importer: Mutex::new(importer),
+        });
+        Ok(Run { shared, kept_gates, started: Instant::now() })
+    }
+
+    /// For showing progress while it runs.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { shared: self.shared.clone(), started: self.started }
+    }
+
+    /// Runs to the end: all items ended, the time is over, nothing is due for long, or `stop` was asked.
+    ///
+    /// # Errors
+    /// When the job cannot go on. What was not acknowledged is pending for the next run.
+    pub async fn run(self, stop: Stop) -> Result<Summary, FetchError> {
+        let shared = self.shared;
+        let waker = shared.clone();
+        shared.timer.start(move || waker.idle.notify_one()).map_err(FetchError::Thread)?;
+        let mut workers = JoinSet::new();
+        for _ in 0..shared.settings.workers.get() {
+            workers.spawn(shared.clone().work());
+        }
+        let deadline = shared.settings.run_for.map(|d| self.started + d);
+        let mut feeder = Feeder { shared: shared.clone(), kept: self.kept_gates, after: None, rescan: true };
+        let end = supervise(&shared, &mut feeder, &stop, deadline).await;
+
+        shared.stopping.store(true, Ordering::Release);
+        shared.idle.notify_waiters();
+        if let Some(importer) = shared.importer.lock().as_ref() {
+            importer.stop();
+        }
+        let grace = if end == End::Complete { Duration::from_secs(3600) } else { GRACE };
+        let finished = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, finished).await.is_err() {
+            shared.cut.send_replace(true);
+            // Whoever was cut off gives its item back and leaves; a sink that nobody reads must not hold up the end.
+            let _ = tokio::time::timeout(GRACE, async { while workers.join_next().await.is_some() {} }).await;
+            workers.abort_all();
+        }
+        shared.timer.stop();
+        let resume_at = resume_at(&shared);
+        let at_hand = shared.front.lock().frontier.drain();
+        for (_, work) in at_hand {
+            let _ = shared.job.release(work.item);
+        }
+        let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
+        let broken = shared.broken.lock().clone();
+        let counts = match closed {
+            Ok(Ok(counts)) => counts,
+            Ok(Err(error)) if broken.is_none() => return Err(error.into()),
+            _ => shared.job.counts(),
+        };
+        Ok(summary::of(&shared, counts, end, broken, resume_at, self.started.elapsed()))
+    }
+}
+
+/// Feeds lanes to the workers until the run is over; says why it is.
+async fn supervise<G: GateStore>(
+    shared: &Arc<Shared<G>>,
+    feeder: &mut Feeder<G>,
+    stop: &Stop,
+    deadline: Option<Instant>,
+) -> End {
+    let mut arrivals = shared.job.arrivals();
+    loop {
+        if stop.is_asked() {
+            return End::Interrupted;
+        }
+        if shared.broken.lock().is_some() {
+            return End::Broken;
+        }
+        let now = Instant::now();
+        if deadline.is_some_and(|at| now >= at) {
+            return End::OutOfTime;
+        }
+        if let Err(error) = feeder.feed().await {
+            shared.stop_for(&error);
+            return End::Broken;
+        }
+        if let Some(end) = over(shared, deadline) {
+            return end;
+        }
+        let tick =
+            tokio::time::sleep(TICK.min(deadline.map_or(TICK, |at| at.saturating_duration_since(now))));
+        tokio::select! {
+            () = tick => {}
+            () = shared.ended.notified() => {}
+            () = stop.inner.changed.notified() => {}
+            changed = arrivals.changed() => {
+                if changed.is_ok() {
+                    arrivals.borrow_and_update();
+                    feeder.arrived();
+                }
+            }
+        }
+    }
+}
+
+/// Whether the run is over, and why (X2).
+fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<End> {
+    if let Some(importer) = shared.importer.lock().as_ref() {
+        match importer.ended() {
+            None => return None,
+            // What it handed over last is not counted before it is written.
+            Some(Ok(Imported::All)) if shared.job.counts().input == InputEnd::More => return None,
+            Some(Err(error)) => {
+                shared.broken.lock().get_or_insert(chain(&*error));
+                return Some(End::Broken);
+            }
+            Some(Ok(_)) => {}
+        }
+    }
+    let counts = shared.job.counts();
+    if counts.open() == 0 {
+        return Some(End::Complete);
+    }
+    let now = shared.gates.now();
+    let front = shared.front.lock();
+    if front.busy > 0 || front.frontier.is_loading() || front.frontier.is_ready(now) {
+        return None;
+    }
+    let timer = front
+        .frontier
+        .next_timer()
+        .into_iter()
+        .chain(front.first_asleep())
+        .filter(|at| *at != Timestamp::MAX)
+        .min();
+    let at_hand = front.frontier.at_hand();
+    drop(front);
+    let wall = wall_now();
+    let parked = shared.job.next_due().map(|due| due.since(wall));
+    let wait = timer.map(|at| at.since(now)).into_iter().chain(parked).min();
+    let Some(wait) = wait else {
+        // Nothing is due by itself. Items that nobody has looked at yet are the feeder's next round.
+        let unseen = counts.pending > 0 && at_hand == 0;
+        return (!unseen).then_some(End::NothingDue);
+    };
+    match deadline {
+        Some(at) => (Instant::now() + wait > at).then_some(End::OutOfTime),
+        None => (wait > shared.settings.stall_after).then_some(End::Stalled),
+    }
+}
+
+/// The wall-clock time when the first of what is left is due.
+fn resume_at<G: GateStore>(shared: &Shared<G>) -> Option<Timestamp> {
+    let now = shared.gates.now();
+    let wall = wall_now();
+    let front = shared.front.lock();
+    let timer = front
+        .frontier
+        .next_timer()
+        .into_iter()
+        .chain(front.first_asleep())
+        .filter(|at| *at != Timestamp::MAX)
+        .min();
+    timer.map(|at| wall.plus(at.since(now))).into_iter().chain(shared.job.next_due()).min()
+}
+
+/// Opens lanes that have something to do, as many as the window holds.
+struct Feeder<G> {
+    shared: Arc<Shared<G>>,
+    /// Gates as the last run left them, until their scope is met.
+    kept: HashMap<String, Vec<u8>>,
+    after: Option<LaneId>,
+    rescan: bool,
+}
+
+impl<G: GateStore> Feeder<G> {
+    fn arrived(&mut self) {
+        self.rescan = true;
+        self.after = None;
+    }
+
+    async fn feed(&mut self) -> Result<(), QueueError> {
+        let shared = self.shared.clone();
+        let wall = wall_now();
+        while shared.job.next_due().is_some_and(|due| due <= wall) {
+            let woken = shared.job.wake_due(wall, WAKE).await?;
+            self.arrived();
+            if woken.items < WAKE as u64 {
+                break;
+            }
+        }
+        let asleep = shared.front.lock().first_asleep();
+        if asleep.is_some_and(|at| at <= shared.gates.now()) {
+            self.arrived();
+        }
+        while self.rescan {
+            if !self.has_room() {
+                return Ok(());
+            }
+            let lanes = shared.job.ready_lanes(self.after, LANES_PAGE).await?;
+            self.rescan = lanes.len() == LANES_PAGE;
+            self.after = lanes.last().map(|lane| lane.id);
+            for lane in lanes {
+                self.open(lane.id, &lane.key).await;
+            }
+            if !self.rescan {
+                self.after = None;
+            }
+            shared.idle.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, lane: LaneId, key: &str) {
+        let shared = &self.shared;
+        {
+            let mut front = shared.front.lock();
+            if front.is_asleep(lane, shared.gates.now()) {
+                return;
+            }
+            if front.is_open(lane) {
+                front.open(lane, || shared.routes.route(LaneParts::parse(key)));
+                return;
+            }
+        }
+        let route = shared.routes.route(LaneParts::parse(key));
+        restore(&mut self.kept, &*shared.gates, &route).await;
+        shared.front.lock().open(lane, || route);
+    }
+
+    /// Whether another lane fits in; waiting lanes make room for ready ones.
+    fn has_room(&mut self) -> bool {
+        let now = self.shared.gates.now();
+        let mut front = self.shared.front.lock();
+        if front.frontier.lanes() < WINDOW {
+            return true;
+        }
+        let Some(works) = front.make_room(now) else { return false };
+        drop(front);
+        for work in works {
+            let _ = self.shared.job.release(work.item);
+        }
+        true
+    }
+}
+
+/// Puts the gates of a route back as the last run left them (P8).
+async fn restore<G: GateStore>(kept: &mut HashMap<String, Vec<u8>>, gates: &G, route: &Route) {
+    for scope in route.scopes.iter() {
+        let Some(bytes) = kept.remove(scope.key.as_str()) else { continue };
+        match GateRecord::decode(&bytes, &scope.policy, gates.now()) {
+            Ok(gate) => {
+                if let Err(error) = gates.restore(scope, gate).await {
+                    tracing::warn!(%error, scope = scope.key.as_str(), "a pause could not be restored");
+                }
+            }
+            Err(error) => tracing::warn!(%error, scope = scope.key.as_str(), "a kept gate is not used"),
+        }
+    }
+}
+
+fn load_gates(job: &Job) -> Result<HashMap<String, Vec<u8>>, QueueError> {
+    let mut kept = HashMap::new();
+    let mut after = String::new();
+    loop {
+        let page = job.load_gates(&after, 1000)?;
+        let last = page.len() < 1000;
+        if let Some(gate) = page.last() {
+            after.clone_from(&gate.key);
+        }
+        kept.extend(page.into_iter().map(|gate| (gate.key, gate.record)));
+        if last {
+            return Ok(kept);
+        }
+    }
+}
+
+impl<G: GateStore> Shared<G> {
+    /// The monotonic instant of a moment on the gate's clock.
+    fn instant(&self, at: Timestamp) -> Instant {
+        Instant::now() + at.since(self.gates.now()).min(Duration::from_secs(86_400))
+    }
+
+    /// Says a thing once; it may well happen a million times.
+    fn warn_once(&self, text: String) {
+        let mut warned = self.warned.lock();
+        if warned.len() < 100 && !warned.contains(&text) {
+            (self.events)(Event::Warning(text.clone()));
+            warned.push(text);
+        }
+    }
+
+    /// The job cannot go on: the run ends, and says why.
+    fn stop_for(&self, error: &QueueError) {
+        self.broken.lock().get_or_insert(chain(error));
+        self.stopping.store(true, Ordering::Release);
+        self.ended.notify_one();
+    }
+}
+
+/// An error with all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        words = format!("{words}: {cause}");
+        source = cause.source();
+    }
+    words
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("job", &self.shared.job).finish_non_exhaustive()
+    }
+}
+
+/// How long what is in flight may take once the run is to end.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often the supervisor looks, if nothing calls it.
+const TICK: Duration = Duration::from_millis(50);
+/// Lanes at hand at once. With few items each they take some ten megabytes.
+const WINDOW: usize = 4096;
+/// Lanes that are asked for at once.
+const LANES_PAGE: usize = 512;
+/// Parked items that are woken at once.
+const WAKE: usize = 10_000;

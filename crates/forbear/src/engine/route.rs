@@ -1,0 +1,266 @@
+//! From a lane to what holds for its requests: scopes, policies, headers, the profile of its service.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use forbear_core::{
+    hint::Profile,
+    pace::Rates,
+    policy::{BoundScope, ItemPolicy, ScopePolicy},
+    scope::{Combination, Parts, ScopeKey, ScopePlan},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    client::Target,
+    config::{Endpoint, HostSettings, SecretHeader, Settings},
+};
+
+/// The text that names a lane in the job: its origin, account and endpoint. Items with the same text share all scopes.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct LaneParts<'a> {
+    /// `scheme://host[:port]`.
+    pub origin: &'a str,
+    /// Whoever the credentials belong to.
+    pub account: Option<&'a str>,
+    /// The name of the path pattern.
+    pub endpoint: Option<&'a str>,
+}
+
+impl<'a> LaneParts<'a> {
+    /// The lane's text. Neither origins nor names have control characters.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.origin.to_owned();
+        for part in [self.account, self.endpoint] {
+            text.push('\t');
+            text.extend(part.unwrap_or("").chars().filter(|c| !c.is_control()));
+        }
+        text
+    }
+
+    /// The parts of a lane's text.
+    #[must_use]
+    pub fn parse(text: &'a str) -> LaneParts<'a> {
+        let mut parts = text.split('\t');
+        let origin = parts.next().unwrap_or("");
+        let mut part = || parts.next().filter(|part| !part.is_empty());
+        LaneParts { origin, account: part(), endpoint: part() }
+    }
+}
+
+/// Everything that holds for the requests of one lane.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// Widest first; the run's own before them where it has a rate.
+    pub(super) scopes: Arc<[BoundScope]>,
+    pub(super) profile: Option<&'static Profile>,
+    pub(super) headers: Vec<SecretHeader>,
+    pub(super) stats: Arc<HostStats>,
+}
+
+/// What was seen of one origin: the row of the table at the end.
+#[derive(Debug, Default)]
+pub struct HostStats {
+    /// Requests sent.
+    pub sent: AtomicU64,
+    /// Items done.
+    pub done: AtomicU64,
+    /// Items failed.
+    pub failed: AtomicU64,
+    /// Requests refused.
+    pub refused: AtomicU64,
+    /// Requests that failed otherwise.
+    pub faults: AtomicU64,
+    /// Bytes of body received.
+    pub bytes: AtomicU64,
+    /// Times the origin's scopes closed.
+    pub pauses: AtomicU64,
+    /// Probes sent.
+    pub probes: AtomicU64,
+}
+
+impl HostStats {
+    pub(super) fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Makes routes, and remembers what several of them share.
+#[derive(Debug)]
+pub(super) struct Routes {
+    settings: Arc<Settings>,
+    pub(super) item: ItemPolicy,
+    run: Option<BoundScope>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stats: HashMap<Arc<str>, Arc<HostStats>>,
+    /// Most origins are treated alike: their policies are one.
+    policies: Vec<Arc<ScopePolicy>>,
+}
+
+impl Routes {
+    pub(super) fn new(settings: Arc<Settings>) -> Routes {
+        let item = settings.item_policy();
+        let run = settings.rate.map(|rate| BoundScope {
+            key: ScopeKey::run(),
+            by: None,
+            policy: Arc::new(ScopePolicy {
+                rates: Rates::new(&[rate]),
+                learn: false,
+                concurrency_start: u32::MAX,
+                concurrency_max: u32::MAX,
+                ..ScopePolicy::default()
+            }),
+        });
+        Routes { settings, item, run, shared: Mutex::default() }
+    }
+
+    /// The route of a lane. It walks all host tables: once a lane, not once a request.
+    pub(super) fn route(&self, parts: LaneParts<'_>) -> Route {
+        let (host, port) = host_and_port(parts.origin);
+        let of_host = self.settings.for_host(host, port);
+        let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
+        let plan = ScopePlan::new(of_host.scope.clone().unwrap_or_else(|| self.settings.scope.clone()));
+        let group = self.settings.group_of(host, port).map(|group| group.name.as_str());
+        let named = Parts { origin: parts.origin, account: parts.account, endpoint: parts.endpoint, group };
+        let scopes = plan.scopes(&named).into_iter().map(|scope| {
+            let by = scope.by.unwrap_or(Combination::ORIGIN);
+            BoundScope { key: scope.key, by: scope.by, policy: self.policy(&of_host, endpoint, by) }
+        });
+        let profile =
+            of_host.service.as_deref().and_then(Profile::by_name).or_else(|| Profile::for_host(host));
+        Route {
+            scopes: self.run.clone().into_iter().chain(scopes).collect(),
+            profile,
+            headers: of_host.headers.clone(),
+            stats: self.stats(parts.origin),
+        }
+    }
+
+    /// The name of the endpoint that a target belongs to: the item's own word, else the first pattern that matches.
+    pub(super) fn endpoint(&self, target: &Target, given: Option<&str>) -> Option<String> {
+        if let Some(given) = given {
+            return Some(given.to_owned());
+        }
+        let (host, port) = host_and_port(target.origin());
+        let of_host = self.settings.for_host(host, port);
+        let path = target.path_and_query();
+        of_host.endpoint_of(path.path()).map(|endpoint| endpoint.name.clone())
+    }
+
+    /// The headers that a host's table adds to every request there.
+    pub(super) fn headers(&self, origin: &str) -> Vec<SecretHeader> {
+        let (host, port) = host_and_port(origin);
+        self.settings.for_host(host, port).headers
+    }
+
+    /// What was seen of each origin so far.
+    pub(super) fn all_stats(&self) -> Vec<(Arc<str>, Arc<HostStats>)> {
+        self.shared.lock().stats.iter().map(|(origin, stats)| (origin.clone(), stats.clone())).collect()
+    }
+
+    fn policy(&self, host: &HostSettings, endpoint: Option<&Endpoint>, by: Combination) -> Arc<ScopePolicy> {
+        let s = &self.settings;
+        let (rate, concurrency) = match (by.endpoint, by.account || by.group) {
+            (true, _) => (endpoint.and_then(|e| e.rate), endpoint.and_then(|e| e.concurrency)),
+            (false, true) => (None, None),
+            (false, false) => (host.rate, host.concurrency.or(s.host_concurrency)),
+        };
+        let mut policy = s.scope_policy(rate, concurrency);
+        // What a configured number bounds, or an origin, starts small; the others follow from the origins below them.
+        if by != Combination::ORIGIN && concurrency.is_none() {
+            policy.concurrency_start = policy.concurrency_max;
+        }
+        let mut shared = self.shared.lock();
+        if let Some(same) = shared.policies.iter().find(|known| ***known == policy) {
+            return same.clone();
+        }
+        let policy = Arc::new(policy);
+        if shared.policies.len() < POLICIES_SHARED {
+            shared.policies.push(policy.clone());
+        }
+        policy
+    }
+
+    fn stats(&self, origin: &str) -> Arc<HostStats> {
+        let mut shared = self.shared.lock();
+        if let Some(stats) = shared.stats.get(origin) {
+            return stats.clone();
+        }
+        let name: Arc<str> = if shared.stats.len() < HOSTS_APART { origin.into() } else { OTHERS.into() };
+        shared.stats.entry(name).or_default().clone()
+    }
+}
+
+/// Host and port of an origin's text.
+pub(super) fn host_and_port(origin: &str) -> (&str, u16) {
+    let (scheme, authority) = origin.split_once("://").unwrap_or(("http", origin));
+    let default = if scheme == "https" { 443 } else { 80 };
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().unwrap_or(default)),
+        _ => (authority, default),
+    }
+}
+
+/// Origins with a row of their own; what comes after them is counted together.
+const HOSTS_APART: usize = 10_000;
+const OTHERS: &str = "(other hosts)";
+/// Different policies that are looked through for an equal one; beyond it each route has its own.
+const POLICIES_SHARED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_named_by_their_parts() {
+        for parts in [
+            LaneParts { origin: "http://a", account: None, endpoint: None },
+            LaneParts { origin: "http://a:81", account: Some("k"), endpoint: None },
+            LaneParts { origin: "https://a", account: None, endpoint: Some("/v1/*") },
+            LaneParts { origin: "https://a", account: Some("~ab"), endpoint: Some("search") },
+        ] {
+            assert_eq!(LaneParts::parse(&parts.text()), parts);
+        }
+        let odd = LaneParts { origin: "http://a", account: Some("x\ty\n"), endpoint: None };
+        assert_eq!(LaneParts::parse(&odd.text()).account, Some("xy"));
+    }
+
+    #[test]
+    fn c1_rates_belong_to_the_scope_that_names_them() {
+        let mut settings = Settings::default();
+        let rate = "5/s".parse().unwrap();
+        settings
+            .hosts
+            .push(("a".parse().unwrap(), HostSettings { rate: Some(rate), ..HostSettings::default() }));
+        settings.rate = Some("100/s".parse().unwrap());
+        let routes = Routes::new(Arc::new(settings));
+        let route = routes.route(LaneParts { origin: "http://a:81", account: Some("k"), endpoint: None });
+        let names: Vec<&str> = route.scopes.iter().map(|s| s.key.as_str()).collect();
+        assert_eq!(names, ["run", "http://a:81", "http://a:81 account=k"]);
+        let rates: Vec<bool> = route.scopes.iter().map(|s| !s.policy.rates.is_empty()).collect();
+        assert_eq!(rates, [true, true, false]);
+    }
+
+    #[test]
+    fn s2_host_and_port_of_an_origin() {
+        for (origin, expected) in [
+            ("http://a", ("a", 80)),
+            ("https://a", ("a", 443)),
+            ("http://a:8080", ("a", 8080)),
+            ("http://[::1]", ("[::1]", 80)),
+            ("https://[::1]:9", ("[::1]", 9)),
+        ] {
+            assert_eq!(host_and_port(origin), expected);
+        }
+    }
+}

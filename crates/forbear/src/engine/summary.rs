@@ -1,0 +1,107 @@
+//! How a run ended: counts, a row per host, and when the rest is due.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use forbear_core::time::Timestamp;
+use forbear_store::queue::Counts;
+
+use super::Shared;
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// Every item has ended.
+    Complete,
+    /// The time of the run is over, or nothing is due before it would be.
+    OutOfTime,
+    /// Nothing is due for longer than `stall_after`.
+    Stalled,
+    /// What is left waits for the next run, or for new credentials.
+    NothingDue,
+    /// It was asked to stop.
+    Interrupted,
+    /// It cannot go on.
+    Broken,
+}
+
+/// What was seen of one origin.
+#[derive(Clone, Debug)]
+pub struct HostRow {
+    /// The origin.
+    pub origin: String,
+    /// Requests sent.
+    pub sent: u64,
+    /// Items done.
+    pub done: u64,
+    /// Items failed.
+    pub failed: u64,
+    /// Requests refused.
+    pub refused: u64,
+    /// Requests that failed otherwise.
+    pub faults: u64,
+    /// Bytes of body, decoded.
+    pub bytes: u64,
+    /// Incidents.
+    pub pauses: u64,
+    /// Probes sent.
+    pub probes: u64,
+}
+
+/// The end of a run.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How many items stand where.
+    pub counts: Counts,
+    /// Why it ended.
+    pub end: End,
+    /// Why it could not go on, in words.
+    pub broken: Option<String>,
+    /// When the first of what is left is due, on the wall clock.
+    pub resume_at: Option<Timestamp>,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// A row for each origin, the busiest first.
+    pub hosts: Vec<HostRow>,
+}
+
+impl Summary {
+    /// Requests sent per item that ended, of this run: 1.05 to 1.2 is healthy (V3). None before anything ended.
+    #[must_use]
+    pub fn retry_multiplier(&self) -> Option<f64> {
+        let sent: u64 = self.hosts.iter().map(|host| host.sent).sum();
+        let ended: u64 = self.hosts.iter().map(|host| host.done + host.failed).sum();
+        (ended > 0).then(|| sent as f64 / ended as f64)
+    }
+}
+
+pub(super) fn rows<G>(shared: &Shared<G>) -> Vec<HostRow> {
+    let mut rows: Vec<HostRow> = shared
+        .routes
+        .all_stats()
+        .into_iter()
+        .map(|(origin, stats)| HostRow {
+            origin: origin.to_string(),
+            sent: stats.sent.load(Ordering::Relaxed),
+            done: stats.done.load(Ordering::Relaxed),
+            failed: stats.failed.load(Ordering::Relaxed),
+            refused: stats.refused.load(Ordering::Relaxed),
+            faults: stats.faults.load(Ordering::Relaxed),
+            bytes: stats.bytes.load(Ordering::Relaxed),
+            pauses: stats.pauses.load(Ordering::Relaxed),
+            probes: stats.probes.load(Ordering::Relaxed),
+        })
+        .collect();
+    rows.sort_by(|a, b| b.sent.cmp(&a.sent).then_with(|| a.origin.cmp(&b.origin)));
+    rows
+}
+
+pub(super) fn of<G>(
+    shared: &Shared<G>,
+    counts: Counts,
+    end: End,
+    broken: Option<String>,
+    resume_at: Option<Timestamp>,
+    elapsed: Duration,
+) -> Summary {
+    Summary { counts, end, broken, resume_at, elapsed, hosts: rows(shared) }
+}
