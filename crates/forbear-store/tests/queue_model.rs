@@ -211,8 +211,11 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    // Each case syncs a disk some dozens of times.
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    // Each case syncs a disk some dozens of times. `FORBEAR_CASES` asks for more.
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("FORBEAR_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn j2_every_item_is_where_the_model_says(ops in prop::collection::vec(op(), 1..60)) {

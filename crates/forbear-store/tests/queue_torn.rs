@@ -319,6 +319,14 @@ fn j4_another_output_is_refused() {
 }
 
 #[test]
+fn j4_a_directory_is_no_output() {
+    let place = block_on(Place::new());
+    fs::create_dir(place.out()).expect("made");
+    let refused = place.try_open().expect_err("a directory");
+    assert!(matches!(refused, QueueError::Io { .. }), "{refused:?}");
+}
+
+#[test]
 fn j4_two_jobs_cannot_share_an_output() {
     block_on(async {
         let place = Place::new().await;

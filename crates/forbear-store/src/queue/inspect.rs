@@ -153,8 +153,13 @@ impl JobFile {
             kind => open::refuse_foreign(path, kind)?,
         }
         let error = |source| classify(path, source);
-        let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(error)?;
+        // Only a connection that could write takes SQLite's two helper files away again when it is the last.
+        let open = |flags| Connection::open_with_flags(path, flags);
+        let db = open(OpenFlags::SQLITE_OPEN_READ_WRITE)
+            .or_else(|_| open(OpenFlags::SQLITE_OPEN_READ_ONLY))
+            .map_err(error)?;
         schema::tune(&db, 4096).map_err(error)?;
+        db.pragma_update(None, "query_only", true).map_err(error)?;
         if open::is_blank(&db).map_err(error)? {
             return Err(missing());
         }
@@ -211,7 +216,8 @@ impl JobFile {
         })
     }
 
-    /// Up to `limit` items after line `after`, by line.
+    /// Up to `limit` items after line `after`, by line. The pending ones are found by reading past the others; the rest
+    /// are found at once.
     ///
     /// # Errors
     /// When the file cannot be read.

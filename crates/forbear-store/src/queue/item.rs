@@ -106,7 +106,8 @@ impl fmt::Debug for BadLine {
 /// A part of the input: imported, with the position behind it, in one step.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Good items, by ascending line. A few thousand a batch is a good size.
+    /// Good items, by ascending line. A good size is a few thousand, or a MiB of requests, whichever comes first: three
+    /// batches may be in memory.
     pub items: Vec<NewItem>,
     /// Lines that are none.
     pub bad: Vec<BadLine>,

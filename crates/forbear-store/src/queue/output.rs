@@ -47,7 +47,8 @@ impl Output {
                 path: PathBuf::from("standard output"),
             }));
         };
-        if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        // A directory falls through to the error that opening it gives.
+        if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
             return Ok(Output::Stream(OutputStream { sink: None, path: path.clone() }));
         }
         let io = |source| QueueError::Io { path: path.clone(), source };
