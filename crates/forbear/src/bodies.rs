@@ -32,7 +32,8 @@ pub enum Bodies {
 /// A directory of bodies, in which one job writes and others may have written.
 ///
 /// A file is named after its item's id, in two levels of directories by the id's hash. What is there already is never
-/// overwritten: a body whose name is taken, by an equal id or by another job, is called `ID~JOB-LINE`.
+/// overwritten: a body whose name is taken is called `ID~JOB-LINE`. So is every body of a job that shares the directory
+/// with the one that used it first.
 #[derive(Clone, Debug)]
 pub struct BodyDir {
     inner: Arc<Inner>,
@@ -45,6 +46,8 @@ struct Inner {
     aside: PathBuf,
     /// Tells this job's files from another's.
     job: String,
+    /// This job was the first here: plain names are its own.
+    first: bool,
 }
 
 /// Why a body could not be kept.
@@ -109,9 +112,10 @@ impl BodyDir {
         let aside = path.join(".tmp").join(&job);
         let made = fs::remove_dir_all(&aside)
             .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-            .and_then(|()| fs::create_dir_all(&aside));
+            .and_then(|()| fs::create_dir_all(&aside))
+            .and_then(|()| is_first(&path.join(".tmp").join("first"), &job));
         match made {
-            Ok(()) => Ok(BodyDir { inner: Arc::new(Inner { path, aside, job }) }),
+            Ok(first) => Ok(BodyDir { inner: Arc::new(Inner { path, aside, job, first }) }),
             Err(source) => Err(BodyError::Io { path: aside, source }),
         }
     }
@@ -291,26 +295,35 @@ impl Inner {
         // The file aside is the claim on the plain name. It is made before the look at the place: an equal id that had
         // the claim until now is in its place by then.
         let claim = self.aside.join(&hash[..32]);
-        let mut name = &own;
-        let mut aside = self.aside.join(format!("{}-{}", &hash[..32], seq.0));
-        let mut file = None;
-        match File::create_new(&claim) {
-            Ok(claimed) if !place.join(&plain).exists() => {
-                (name, aside, file) = (&plain, claim, Some(claimed));
-            }
-            Ok(_) => {
-                let _ = fs::remove_file(&claim);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        let claimed = match self.first.then(|| File::create_new(&claim)).transpose() {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
             Err(source) => return Err(io(&claim)(source)),
-        }
-        let file = match file {
-            Some(file) => file,
-            None => File::create(&aside).map_err(io(&aside))?,
+        };
+        let (name, aside, file) = match claimed {
+            Some(file) if !place.join(&plain).exists() => (plain, claim, file),
+            claimed => {
+                if claimed.is_some() {
+                    // If it cannot be removed, later bodies of this id have the longer name too.
+                    let _ = fs::remove_file(&claim);
+                }
+                let aside = self.aside.join(format!("{}-{}", &hash[..32], seq.0));
+                let file = File::create(&aside).map_err(io(&aside))?;
+                (own, aside, file)
+            }
         };
         let path = place.join(name);
         let shown = path.to_string_lossy().into_owned();
         Ok(Growing { file, body: Some(BodyFile { aside, path }), shown })
+    }
+}
+
+/// Whether `job` was the first to use the directory with this mark.
+fn is_first(mark: &Path, job: &str) -> io::Result<bool> {
+    match File::create_new(mark) {
+        Ok(mut file) => file.write_all(job.as_bytes()).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(fs::read(mark)? == job.as_bytes()),
+        Err(error) => Err(error),
     }
 }
 
