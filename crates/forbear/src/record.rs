@@ -322,7 +322,7 @@ fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
     }
 }
 
-/// A JSON string. Line and paragraph separators are escaped too: some readers take them for line ends.
+/// A JSON string.
 fn string(out: &mut Vec<u8>, text: &str) {
     // Writing into memory does not fail, and neither does the encoding of a string.
     let _ = serde_json::to_writer(&mut *out, text);
