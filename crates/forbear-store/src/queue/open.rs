@@ -45,6 +45,7 @@ impl Opened {
             numbers: LaneNumbers::default(),
             tally: self.tally,
             synced: true,
+            unsynced_imports: false,
         }
     }
 }

@@ -4,12 +4,15 @@
 //!
 //! 1. body files are synced and renamed, and their directories synced;
 //! 2. records are appended to the output, and the output synced;
-//! 3. the transaction commits. With a park, an import or a gate in it, it is synced too (`synchronous = FULL`); with
-//!    nothing but acknowledgements it is not (`NORMAL`). A power cut may then undo acknowledgements whose records are
-//!    safe, and the next start finds them again in the output's tail. It can never undo the import of an item that has
-//!    a record, nor a deadline.
+//! 3. the transaction commits. With a park, a gate or a wake in it, it is synced too (`synchronous = FULL`); with nothing
+//!    but acknowledgements and imports it is not (`NORMAL`).
+//!
+//! A power cut may so undo acknowledgements, but their records are safe, and the next start finds them again in the
+//! output's tail. It may undo imports, but only such of whose items no record was written: before the next record, the
+//! database's log is synced. It can never undo a deadline.
 
 use std::{
+    fs::File,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -58,6 +61,8 @@ pub(crate) struct Writer {
     pub(crate) tally: Tally,
     /// Whether the connection syncs its commits now.
     pub(crate) synced: bool,
+    /// Imports are committed and not synced yet.
+    pub(crate) unsynced_imports: bool,
 }
 
 /// What one commit makes durable. Kept until it has: a failed commit is tried again with the same group.
@@ -257,6 +262,9 @@ impl Writer {
         let start = match group.start {
             Some(start) => start,
             None => {
+                if self.unsynced_imports && records(group).next().is_some() {
+                    self.sync_log()?;
+                }
                 let start = self.output.append(records(group))?;
                 group.start = Some(start);
                 start
@@ -300,10 +308,22 @@ impl Writer {
         Ok(())
     }
 
+    /// Makes durable what was committed so far.
+    fn sync_log(&mut self) -> Result<(), QueueError> {
+        let mut path = self.shared.path.clone().into_os_string();
+        path.push("-wal");
+        let path = PathBuf::from(path);
+        File::open(&path)
+            .and_then(|log| log.sync_data())
+            .map_err(|source| QueueError::Io { path, source })?;
+        self.unsynced_imports = false;
+        Ok(())
+    }
+
     fn commit(&mut self, group: &mut Group, start: Option<u64>) -> rusqlite::Result<Tally> {
-        let sync = !group.gates.is_empty()
-            || group.closing
-            || group.commands.iter().any(|c| !matches!(c, Command::Finish { .. } | Command::Progress { .. }));
+        use Command::{Finish, Import, Progress};
+        let may_wait = |c: &Command| matches!(c, Finish { .. } | Progress { .. } | Import(_));
+        let sync = !group.gates.is_empty() || group.closing || !group.commands.iter().all(may_wait);
         if sync != self.synced {
             self.db.execute_batch(if sync {
                 "PRAGMA synchronous = FULL"
@@ -381,6 +401,11 @@ impl Writer {
         }
         let tally = changes.save()?;
         tx.commit()?;
+        if sync {
+            self.unsynced_imports = false;
+        } else {
+            self.unsynced_imports |= group.commands.iter().any(|c| matches!(c, Import(_)));
+        }
         Ok(tally)
     }
 
