@@ -230,7 +230,7 @@ impl Body {
                 }
                 Poll::Ready(Some(Err(fault))) => return Poll::Ready(self.end(fault)),
                 Poll::Ready(None) => {
-                    self.give_back(cx);
+                    self.give_back();
                     return Poll::Ready(None);
                 }
                 Poll::Pending => {
@@ -241,21 +241,19 @@ impl Body {
         }
     }
 
-    /// Ends the body before it is read where it is empty, so that the connection is free even if nobody reads. Never
-    /// waits.
-    pub(super) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ends the body before it is read where it is empty, so that the connection is free even if nobody reads.
+    pub(super) fn settle(&mut self) {
         if let Source::H1 { incoming, .. } = &self.source
             && incoming.is_end_stream()
         {
-            self.give_back(cx);
+            self.give_back();
         }
-        Poll::Ready(())
     }
 
-    fn give_back(&mut self, cx: &mut Context<'_>) {
+    fn give_back(&mut self) {
         if let Source::H1 { mut connection, pool, key, .. } =
             std::mem::replace(&mut self.source, Source::Over)
-            && connection.is_reusable(cx)
+            && connection.is_reusable()
         {
             pool.put(key, connection);
         }

@@ -2,6 +2,9 @@
 //!
 //! Whoever uses a connection also drives it: there is no task beside the request's own, so an answer wakes one task and
 //! not two, and dropping the request closes the connection.
+//!
+//! So all that the answer and its body wait for happens inside [`H1::drive`], which alone gets the task's waker. Answer
+//! and body are looked at after it, without a waker ([`look`]): with one they would wake the very task that runs.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -9,7 +12,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -46,7 +49,6 @@ impl H1 {
         let traffic = wire.traffic();
         let handshake = http1::Builder::new()
             .allow_obsolete_multiline_headers_in_responses(true) // a must: RFC 9112 section 5.2
-            .max_headers(head.fields_max)
             .max_header_size(head.bytes_max)
             .max_buf_size(head.bytes_max.max(BUFFER_MIN))
             .handshake(TokioIo::new(wire));
@@ -69,15 +71,11 @@ impl H1 {
         let (read, written) = (self.traffic.read(), self.traffic.written());
         let body_len = request.body().size_hint().lower();
         let mut answer = pin!(self.sender.try_send_request(request));
-        let driver = &mut self.driver;
-        let ended = &mut self.ended;
+        let (driver, ended) = (&mut self.driver, &mut self.ended);
         let waited = clock.within(poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(answer);
-            }
             // The driver's own error comes to the answer as well.
             *ended = *ended || Pin::new(&mut *driver).poll(cx).is_ready();
-            answer.as_mut().poll(cx)
+            look(|cx| answer.as_mut().poll(cx))
         }));
         let outcome = waited.await;
         let (read, written) = (self.traffic.read() - read, self.traffic.written() - written);
@@ -109,10 +107,10 @@ impl H1 {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Fault>>> {
         loop {
-            let mut polled = Pin::new(&mut *body).poll_frame(cx);
+            let mut polled = look(|cx| Pin::new(&mut *body).poll_frame(cx));
             if polled.is_pending() {
                 self.drive(cx);
-                polled = Pin::new(&mut *body).poll_frame(cx);
+                polled = look(|cx| Pin::new(&mut *body).poll_frame(cx));
             }
             match ready!(polled) {
                 Some(Ok(frame)) => {
@@ -127,16 +125,24 @@ impl H1 {
     }
 
     /// Whether the connection, its body read to the end, can serve another request. Call it once the body is over.
-    pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.sender.is_ready() {
-            self.drive(cx); // it may not have noticed the end yet
-        }
+    pub(super) fn is_reusable(&mut self) -> bool {
+        // The driver may not have noticed the end yet; and it must forget this task, or the next request on this
+        // connection would wake it.
+        let _: Poll<()> = look(|cx| {
+            self.drive(cx);
+            Poll::Pending
+        });
         !self.ended && self.sender.is_ready()
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
         self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
     }
+}
+
+/// Polls without a waker, and outside the runtime's budget, which would need one.
+fn look<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    pin!(tokio::task::unconstrained(poll_fn(poll))).poll(&mut Context::from_waker(Waker::noop()))
 }
 
 impl fmt::Debug for H1 {
@@ -151,11 +157,11 @@ impl fmt::Debug for H1 {
 /// hyper takes no smaller read buffer.
 const BUFFER_MIN: usize = 8192;
 
-/// Bounds on the head of an answer.
+/// Bounds on the head of an answer. The number of fields is bounded by hyper's own 100, as Python's `http.client` does it:
+/// so many fit on the stack, and a larger bound would cost every answer two allocations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLimits {
     pub(super) bytes_max: usize,
-    pub(super) fields_max: usize,
 }
 
 fn head_fault_kind(error: &hyper::Error) -> FaultKind {

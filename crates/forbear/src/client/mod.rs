@@ -22,7 +22,6 @@ mod tls;
 mod wire;
 
 use std::fmt;
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,9 +47,6 @@ use pool::{Found, Pool, PoolKey, PoolLimits};
 use tls::Tls;
 use wire::{Stream, Wire};
 
-/// The most fields that a head may have. Real answers stay below 100; the bytes are bounded apart.
-const HEAD_FIELDS_MAX: usize = 256;
-
 /// Which versions of HTTP are spoken through TLS. Without TLS it is always HTTP/1.1.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Http2 {
@@ -69,7 +65,8 @@ pub struct ClientOptions {
     /// Refuse every address that is not public: loopback, private, link-local, carrier-grade NAT, multicast and the
     /// rest. Judged on the address that is connected to. Default off.
     pub public_only: bool,
-    /// The most bytes in the head of an answer. Default 64 KiB: four times what common servers allow themselves.
+    /// The most bytes in the head of an answer. Default 64 KiB: four times what common servers allow themselves. Its
+    /// fields are at most 100.
     pub head_bytes_max: usize,
     /// The most idle connections to one origin. Default 64.
     pub idle_per_origin_max: usize,
@@ -250,7 +247,7 @@ impl Client {
                     may_reach(&inner.dialer, connection.remote().ip(), limits.hop)?;
                     match connection.exchange(unsent, &mut clock).await {
                         Ok(answer) => {
-                            return inner.answer_h1(answer, connection, reused, key, clock, limits).await;
+                            return inner.answer_h1(answer, connection, reused, key, clock, limits);
                         }
                         Err(h1::Failed::Unsent(request)) if reused => unsent = *request,
                         Err(h1::Failed::Unsent(_)) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
@@ -331,7 +328,7 @@ impl Inner {
         let remote = stream
             .peer_addr()
             .map_err(|error| not_sent(FaultKind::ConnectFailed, Phase::Connect).because(error))?;
-        let head = HeadLimits { bytes_max: self.options.head_bytes_max, fields_max: HEAD_FIELDS_MAX };
+        let head = HeadLimits { bytes_max: self.options.head_bytes_max };
         let stream = match target.scheme() {
             Scheme::Http => Stream::Plain(stream),
             Scheme::Https => {
@@ -348,7 +345,7 @@ impl Inner {
         }
     }
 
-    async fn answer_h1(
+    fn answer_h1(
         &self,
         answer: http::Response<hyper::body::Incoming>,
         connection: Box<H1>,
@@ -364,7 +361,7 @@ impl Inner {
         }
         let pool = Arc::clone(&self.pool);
         let mut body = Body::h1(incoming, connection, pool, key, &head.headers, clock, limits);
-        poll_fn(|cx| body.poll_settled(cx)).await;
+        body.settle();
         let (status, version, headers) = (head.status, head.version, head.headers);
         Ok(Response { status, version, headers, body, reused, remote })
     }
