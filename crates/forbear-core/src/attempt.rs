@@ -4,7 +4,7 @@
 
 use crate::{
     gate::{self, Budget, Cause, Change, Check, Gate, Sent},
-    hint::{Kind, Reading},
+    hint::{Kind, Reading, ScopeHint},
     outcome::Outcome,
     policy::BoundScope,
     scope::{self, Combination, MAX_SCOPES},
@@ -135,7 +135,7 @@ pub fn report(
     let Finding { outcome, reading, item, roll } = *finding;
     let by: [Option<Combination>; MAX_SCOPES] = std::array::from_fn(|i| scopes.get(i).and_then(|s| s.by));
     let named = reading.and_then(|r| r.scope_hint);
-    let fault = matches!(outcome, Outcome::Unauthorised).then_some(crate::hint::ScopeHint::Account);
+    let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
     let scope = scope::blamed(&by[..scopes.len().min(MAX_SCOPES)], fault.or(named));
     let mut news = News { scope, change: Change::None, wakes: false, retry_granted: true };
     for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
@@ -146,7 +146,13 @@ pub fn report(
             Outcome::NotTaken => gate.not_taken(policy, sent, now),
             // B2: what a refusal does not count for is neither opened nor closed by it.
             _ if i != scope => gate.give_back(sent),
-            Outcome::Refused(refusal) => gate.refused(policy, sent, refusal.told(), now, roll),
+            Outcome::Refused(refusal) => {
+                let mut told = refusal.told();
+                // The server named something narrower than this scope, which we cannot tell apart: others may well pass.
+                let narrower = named == Some(ScopeHint::Endpoint) && !bound.by.is_some_and(|by| by.endpoint);
+                told.may_be_one_items |= narrower && told.wait.is_some() && refusal.may_be_tested();
+                gate.refused(policy, sent, told, now, roll)
+            }
             Outcome::Overloaded => gate.overloaded(policy, sent, now, roll),
             Outcome::Blocked { challenge } => gate.blocked(policy, sent, *challenge, now, roll),
             Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
@@ -161,7 +167,8 @@ pub fn report(
             }
             news.change = change;
         }
-        news.wakes |= matches!(change, Change::Reopened | Change::ProbeFree);
+        // However a probe ends, whoever waits for it has another time to wait for.
+        news.wakes |= change == Change::Reopened || sent.fence.is_probe();
     }
     news
 }

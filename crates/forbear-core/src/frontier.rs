@@ -199,12 +199,14 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         }
     }
 
-    /// Everything that is at hand, lane by lane, for giving back to the store; nothing is left.
-    pub fn drain(&mut self) -> Vec<(K, T)> {
+    /// Everything that is at hand, for giving back to the store, each item with the moment when it would be due; nothing
+    /// is left.
+    pub fn drain(&mut self) -> Vec<(T, Timestamp)> {
         let mut all = Vec::with_capacity(self.at_hand);
-        for (lane, entry) in self.lanes.drain() {
-            all.extend(entry.held.into_iter().map(|Reverse(held)| (lane, held.item)));
-            all.extend(entry.page.into_iter().map(|item| (lane, item)));
+        for entry in self.lanes.drain().map(|(_, entry)| entry) {
+            let until = entry.until;
+            all.extend(entry.held.into_iter().map(|Reverse(held)| (held.item, held.at.max(until))));
+            all.extend(entry.page.into_iter().map(|item| (item, until)));
         }
         *self = Frontier::new();
         all

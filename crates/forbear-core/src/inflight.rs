@@ -53,22 +53,24 @@ impl InFlight {
             return;
         }
         self.successes += 1;
-        let below = self.cap < self.ceiling;
         let round = u32::from(self.cap);
-        let needed = if below { round } else { round << self.patience };
-        if self.successes < needed {
+        if self.cap < self.ceiling {
+            // One more for each success doubles the cap with each round, and a slow answer holds up nothing.
+            self.cap = (self.cap + 1).min(max);
+            if self.successes >= round {
+                (self.successes, self.good) = (0, self.good.max(self.cap / 2));
+            }
+            return;
+        }
+        if self.successes < round << self.patience {
             return;
         }
         self.successes = 0;
         self.good = self.good.max(self.cap);
-        if below {
-            self.cap = self.cap.saturating_mul(2).min(self.ceiling).min(max);
-        } else {
-            self.cap = self.cap.saturating_add(1).min(max);
-            self.ceiling = self.cap;
-            if std::mem::replace(&mut self.passed, true) {
-                self.patience = self.patience.saturating_sub(1).max(MIN_PATIENCE);
-            }
+        self.cap = self.cap.saturating_add(1).min(max);
+        self.ceiling = self.cap;
+        if std::mem::replace(&mut self.passed, true) {
+            self.patience = self.patience.saturating_sub(1).max(MIN_PATIENCE);
         }
     }
 

@@ -65,15 +65,18 @@ impl Refusal {
     /// What the gate needs of it.
     #[must_use]
     pub fn told(&self) -> Told {
-        let quota_or_block = matches!(self.kind, Kind::Quota | Kind::Blocked);
-        let instruction = self.from == Some(WaitSource::Instruction);
+        let named = self.named.is_some_and(|named| named != ScopeHint::Service);
         Told {
             wait: self.wait,
-            may_be_one_items: instruction
-                && self.named.is_none_or(|n| n == ScopeHint::Service)
-                && !quota_or_block,
+            may_be_one_items: self.may_be_tested() && !named,
             overload: self.kind == Kind::Overload,
         }
+    }
+
+    /// Whether its wait is an instruction, and neither a quota's nor a block's: only such a one is tested early (P7).
+    #[must_use]
+    pub fn may_be_tested(&self) -> bool {
+        self.from == Some(WaitSource::Instruction) && !matches!(self.kind, Kind::Quota | Kind::Blocked)
     }
 }
 

@@ -92,7 +92,7 @@ impl Front {
     }
 
     /// Puts the lane aside that waits longest; its items are for the store.
-    pub(super) fn make_room(&mut self, now: Timestamp) -> Option<Vec<Box<Work>>> {
+    pub(super) fn make_room(&mut self, now: Timestamp) -> Option<(Vec<Box<Work>>, Timestamp)> {
         if self.asleep.len() >= ASLEEP_MAX {
             self.asleep.retain(|_, until| *until > now);
         }
@@ -104,7 +104,7 @@ impl Front {
         if let LaneKey::Stored(lane) = lane {
             self.asleep.insert(lane, until);
         }
-        Some(works)
+        Some((works, until))
     }
 
     /// When the first lane that was put aside is due.

@@ -25,7 +25,7 @@ use std::{
 use forbear_core::time::Timestamp;
 use forbear_store::{
     gate::{GateRecord, GateStore, MemoryGates, StoreError},
-    queue::{InputEnd, Job, JobOptions, LaneId, OutputTarget, QueueError},
+    queue::{InputEnd, Job, JobOptions, LaneId, OutputTarget, QueueError, Until},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -35,7 +35,7 @@ use tokio::{
 
 use self::{
     cookies::Cookies,
-    front::Front,
+    front::{Front, Work},
     route::{Route, Routes},
     timer::Timer,
     worker::wall_now,
@@ -311,8 +311,9 @@ impl Run {
         shared.timer.stop();
         let resume_at = resume_at(&shared);
         let at_hand = shared.front.lock().frontier.drain();
-        for (_, work) in at_hand {
-            let _ = shared.job.release(work.item);
+        for (work, due) in at_hand {
+            // An error is the job's, and the job says it when it closes.
+            let _ = shared.put_back(*work, due);
         }
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
@@ -499,10 +500,10 @@ impl<G: GateStore> Feeder<G> {
         if front.frontier.lanes() < WINDOW {
             return true;
         }
-        let Some(works) = front.make_room(now) else { return false };
+        let Some((works, until)) = front.make_room(now) else { return false };
         drop(front);
         for work in works {
-            let _ = self.shared.job.release(work.item);
+            let _ = self.shared.put_back(*work, until);
         }
         true
     }
@@ -543,6 +544,19 @@ impl<G: GateStore> Shared<G> {
     /// The monotonic instant of a moment on the gate's clock.
     fn instant(&self, at: Timestamp) -> Instant {
         Instant::now() + at.since(self.gates.now()).min(Duration::from_secs(86_400))
+    }
+
+    /// Gives an item back to the job. One that was tried already waits for its time, as the reason says; others are as if
+    /// nobody had looked at them.
+    fn put_back(&self, work: Work, due: Timestamp) -> Result<(), QueueError> {
+        let wait = due.since(self.gates.now());
+        if work.tries == 0 || due == Timestamp::MAX {
+            return self.job.release(work.item);
+        }
+        let counters = work.item.counters.clone();
+        let said = counters.error.clone().unwrap_or_default();
+        let until = Until::Time(wall_now().plus(wait));
+        self.job.park(work.item.lease, until, format!("the run ended while it waited ({said})"), counters)
     }
 
     /// Says a thing once; it may well happen a million times.
