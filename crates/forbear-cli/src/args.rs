@@ -122,26 +122,63 @@ pub(crate) struct JobArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Counts by state, and what is due when
+    /// Counts by state, pauses, and what is due when
     Show {
         /// The job's file
         job: PathBuf,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// The items, one a line
-    List {
-        /// The job's file
-        job: PathBuf,
-    },
-    /// Put failed and parked items back, to be fetched by the next run
+    List(JobListArgs),
+    /// Put failed items back, to be fetched by the next run
     Retry {
         /// The job's file
         job: PathBuf,
+        /// Those of unknown outcome too: what they asked for may then be done twice
+        #[arg(long)]
+        unknown: bool,
+        /// Parked ones too, though their time has not come; a paused scope stays paused
+        #[arg(long)]
+        parked: bool,
     },
-    /// One record an item as JSONL, parked ones included
+    /// One record an item as JSONL, in the order of the input, parked ones included
     Export {
         /// The job's file
         job: PathBuf,
+        /// Configuration file, for its [secrets] [default: forbear.toml beside the input, else the user's]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct JobListArgs {
+    /// The job's file
+    pub(crate) job: PathBuf,
+    /// Only pending, parked, leased, done or failed ones (unknown outcomes among the failed)
+    #[arg(long, value_enum, value_name = "STATE", hide_possible_values = true)]
+    pub(crate) state: Option<ItemState>,
+    /// At most so many
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+    /// As JSONL, one object an item
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Configuration file, for its [secrets] [default: forbear.toml beside the input, else the user's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// A state by which items are listed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum ItemState {
+    Pending,
+    Parked,
+    Leased,
+    Done,
+    Failed,
 }
 
 #[derive(Args, Debug)]
@@ -179,7 +216,14 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct DemoArgs {}
+pub(crate) struct DemoArgs {
+    /// The server's limit, which the client is not told: a name or a description; list shows them
+    #[arg(long, value_name = "SPEC", default_value = crate::demo::LIMITER)]
+    pub(crate) limiter: String,
+    /// Pages to fetch
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) pages: u32,
+}
 
 impl SettingsArgs {
     /// Where the settings come from, for an input that stands in `beside`.
@@ -249,14 +293,23 @@ The same command line resumes what was interrupted.
 
 Exit status: 0 all done, 1 internal, 2 usage or configuration, 3 some failed, 4 work is left,
 6 a store cannot be reached, 130 interrupted.";
-const JOB_EXAMPLE: &str = "Example:\n  forbear job show out.job";
+const JOB_EXAMPLE: &str = "\
+Examples:
+  forbear job show out.jsonl.job
+  forbear job list out.jsonl.job --state failed --limit 20
+  forbear job retry out.jsonl.job
+Without --job the job of `forbear fetch -o out.jsonl` is out.jsonl.job.";
 const EXPLAIN_EXAMPLE: &str = "\
 Examples:
   forbear explain -H 'Retry-After: 120'
   curl -si https://api.example.com/ | forbear explain";
 const CHECK_EXAMPLE: &str =
     "Example:\n  forbear check --config forbear.toml --policy retry-after --workers 8";
-const DEMO_EXAMPLE: &str = "Example:\n  forbear demo";
+const DEMO_EXAMPLE: &str = "\
+Examples:
+  forbear demo
+  forbear demo --limiter sliding-log
+  forbear demo --limiter 'fixed-window:limit=50/2s,hint=http-date' --pages 300";
 
 #[cfg(test)]
 mod tests {

@@ -101,7 +101,8 @@ pub struct Listed {
     pub id: Option<String>,
     /// The key of its lane; `None` for a line that is no item.
     pub lane: Option<String>,
-    /// What is sent for it, *with its secrets*; `None` for a line that is no item.
+    /// What is sent for it, *with its secrets* and without its body, for a page of those may not fit into memory; `None`
+    /// for a line that is no item.
     pub request: Option<Request>,
     /// Where it stands.
     pub state: State,
@@ -135,7 +136,7 @@ pub enum Retry {
     FailedAndUnknown,
 }
 
-const COLUMNS: &str = "SELECT i.seq, i.id, l.key, i.url, i.extras, i.body,
+const COLUMNS: &str = "SELECT i.seq, i.id, l.key, i.url, i.extras, NULL,
    p.kind, p.due, p.account, p.reason, x.seq IS NOT NULL, e.ending, e.offset, e.length,
    g.attempts, g.refusals, g.run, g.limited, g.waited_us, g.started, g.error";
 const JOINS: &str = "LEFT JOIN lanes l ON l.lane = i.lane LEFT JOIN parked p ON p.seq = i.seq

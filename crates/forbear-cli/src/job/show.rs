@@ -1,0 +1,368 @@
+//! `forbear job show`: the short answer, for any size of job.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use forbear::{engine::LaneParts, record::rfc3339};
+use forbear_core::{policy::ScopePolicy, time::Timestamp};
+use forbear_store::{
+    gate::GateRecord,
+    queue::{
+        InputEnd, QueueError,
+        inspect::{JobFile, LaneCounts, Running, Summary},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{failure, open, output, plain, resume};
+use crate::{
+    exit::{Exit, Failure, written},
+    table::aligned,
+    words,
+};
+
+/// Everything that is shown, read at about one moment.
+struct Shown<'a> {
+    job: &'a Path,
+    summary: Summary,
+    pauses: Pauses,
+    lanes: Lanes,
+    now: Timestamp,
+}
+
+/// The scopes that were kept as closed.
+struct Pauses {
+    rows: Vec<Pause>,
+    /// There are more, or more were not looked at.
+    more: bool,
+}
+
+struct Pause {
+    scope: String,
+    cause: &'static str,
+    /// None: until its credentials change.
+    until: Option<Timestamp>,
+    told: Option<Timestamp>,
+    rate: Option<f32>,
+    incidents: u32,
+}
+
+/// The lanes with the most items.
+struct Lanes {
+    rows: Vec<LaneCounts>,
+    others: u64,
+    /// There are lanes that were not looked at.
+    more: bool,
+}
+
+pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
+    let file = open(job)?;
+    let now = now();
+    let read = || -> Result<Shown<'_>, QueueError> {
+        Ok(Shown { job, summary: file.summary()?, pauses: pauses(&file, now)?, lanes: lanes(&file)?, now })
+    };
+    let shown = read().map_err(|e| failure(job, &e))?;
+    let text = if as_json { format!("{:#}\n", shown.json()) } else { shown.text() };
+    written(io::stdout().write_all(text.as_bytes()))
+}
+
+fn pauses(file: &JobFile, now: Timestamp) -> Result<Pauses, QueueError> {
+    let mut pauses = Pauses { rows: Vec::new(), more: false };
+    let (mut after, mut seen) = (String::new(), 0);
+    loop {
+        let page = file.gates(&after, GATES_PAGE)?;
+        let last = page.len() < GATES_PAGE;
+        seen += page.len();
+        if let Some(gate) = page.last() {
+            after.clone_from(&gate.key);
+        }
+        // An open gate has no end of a pause.
+        for kept in page.into_iter().filter(|kept| kept.until.is_some()) {
+            if pauses.rows.len() == PAUSES {
+                pauses.more = true;
+                return Ok(pauses);
+            }
+            pauses.rows.push(pause(kept.key, &kept.record, kept.until, now));
+        }
+        if last {
+            return Ok(pauses);
+        }
+        if seen >= GATES {
+            pauses.more = true;
+            return Ok(pauses);
+        }
+    }
+}
+
+fn pause(key: String, record: &[u8], until: Option<Timestamp>, now: Timestamp) -> Pause {
+    // Only moments and numbers are wanted, and no policy changes those.
+    match GateRecord::decode(record, &ScopePolicy::default(), now) {
+        Ok(gate) => {
+            let kept = gate.snapshot();
+            let told = Some(kept.told_until).filter(|at| *at > Timestamp::ZERO && *at <= kept.paused_until);
+            Pause {
+                scope: key,
+                cause: kept.cause.as_str(),
+                until: Some(kept.paused_until).filter(|at| *at != Timestamp::MAX),
+                told: told.filter(|at| *at != Timestamp::MAX),
+                rate: kept.rate,
+                incidents: kept.incidents,
+            }
+        }
+        // Of a later version, say. Until when it is closed stands beside it.
+        Err(error) => {
+            tracing::info!(scope = key, %error, "a kept gate");
+            Pause { scope: key, cause: "unreadable", until, told: None, rate: None, incidents: 0 }
+        }
+    }
+}
+
+fn lanes(file: &JobFile) -> Result<Lanes, QueueError> {
+    let mut lanes = Lanes { rows: Vec::new(), others: 0, more: false };
+    let (mut after, mut seen) = (None, 0);
+    loop {
+        let page = file.lanes(after, LANES_PAGE)?;
+        let last = page.len() < LANES_PAGE;
+        after = page.last().map(|lane| lane.id);
+        seen += page.len();
+        lanes.rows.extend(page);
+        lanes.rows.sort_by_key(|lane| std::cmp::Reverse(items(lane)));
+        lanes.rows.truncate(LANES_SHOWN);
+        if last || seen >= LANES {
+            lanes.others = (seen - lanes.rows.len()) as u64;
+            lanes.more = !last;
+            return Ok(lanes);
+        }
+    }
+}
+
+fn items(lane: &LaneCounts) -> u64 {
+    lane.pending + lane.parked + lane.done + lane.failed
+}
+
+impl Shown<'_> {
+    fn text(&self) -> String {
+        let s = &self.summary;
+        let c = &s.counts;
+        let by = match s.running {
+            Running::No => "no process runs it".to_owned(),
+            Running::By(Some(pid)) => format!("process {pid} runs it"),
+            Running::By(None) => "a process runs it".to_owned(),
+        };
+        let runs = if s.runs == 1 { "1 run".to_owned() } else { format!("{} runs", s.runs) };
+        let mut text = format!(
+            "job     {}, made {} by forbear {}; {runs}, {by}\n",
+            self.job.display(),
+            words::moment(Timestamp::from_secs(s.created.as_micros() / 1_000_000)),
+            plain(&s.made_by)
+        );
+        text += &format!("input   {}\n", self.input());
+        text += &match s.output.as_str() {
+            "-" => "output  standard output\n\n".to_owned(),
+            _ => format!("output  {}\n\n", plain(&output(self.job, s).to_string_lossy())),
+        };
+        let states = [
+            ("pending", c.pending),
+            ("parked", c.parked),
+            ("leased", c.leased),
+            ("done", c.done),
+            ("failed", c.failed),
+            ("unknown", c.unknown),
+            ("in all", c.imported),
+        ];
+        let rows = states.map(|(word, n)| vec![word.to_owned(), n.to_string()]);
+        text += &aligned(&rows);
+        let mut parts = vec![self.waits()];
+        if !self.pauses.rows.is_empty() {
+            parts.push(self.pauses_table());
+        }
+        if !self.lanes.rows.is_empty() {
+            parts.push(self.lanes_table());
+        }
+        if s.running == Running::No && (c.open() > 0 || c.input == InputEnd::More) {
+            parts.push(format!("go on with: {}\n", resume(self.job, s)));
+        }
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            text += &format!("\n{part}");
+        }
+        text
+    }
+
+    fn input(&self) -> String {
+        let s = &self.summary;
+        let line = s.position.line;
+        let whole = s.counts.input == InputEnd::Reached;
+        let Some(input) = &s.input else {
+            return if line == 0 { "none yet".to_owned() } else { format!("read to line {line}") };
+        };
+        let name = if input.path == "-" { "standard input" } else { &input.path };
+        let share = match (whole, input.size) {
+            (true, _) => format!("read to its end, {line} lines"),
+            (false, 0) => format!("read to line {line}, not to its end"),
+            (false, size) => {
+                let share = s.position.offset as f64 / size as f64 * 100.0;
+                format!("read to line {line}, {:.1} % of it", share.min(100.0))
+            }
+        };
+        format!("{}, {share}", plain(name))
+    }
+
+    /// What parked items wait for, in words.
+    fn waits(&self) -> String {
+        let s = &self.summary;
+        let mut text = String::new();
+        if let Some(due) = s.next_due {
+            let wait = due.since(self.now);
+            text += &if wait.is_zero() {
+                format!("the first parked item has been due since {}\n", words::moment(due))
+            } else {
+                format!(
+                    "the first parked item is due at {}, in {}\n",
+                    words::moment(due),
+                    words::wait(whole(wait))
+                )
+            };
+        }
+        if s.next_run > 0 {
+            text += &format!("{} parked until the next run\n", s.next_run);
+        }
+        for (account, n) in &s.accounts {
+            text += &format!("{n} parked until account {} has other credentials\n", plain(account));
+        }
+        text
+    }
+
+    fn pauses_table(&self) -> String {
+        let mut rows = vec![
+            ["paused scope", "cause", "until", "told until", "pace", "incidents"].map(str::to_owned).to_vec(),
+        ];
+        rows.extend(self.pauses.rows.iter().map(|pause| {
+            let until = match pause.until {
+                None => "its credentials change".to_owned(),
+                Some(at) if at <= self.now => "over: a probe is next".to_owned(),
+                Some(at) => words::moment(at),
+            };
+            vec![
+                plain(&pause.scope).into_owned(),
+                pause.cause.to_owned(),
+                until,
+                pause.told.map_or_else(|| "-".to_owned(), words::moment),
+                pause.rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}/s")),
+                pause.incidents.to_string(),
+            ]
+        }));
+        let mut text = aligned(&rows);
+        if self.pauses.more {
+            text += "and more\n";
+        }
+        text
+    }
+
+    fn lanes_table(&self) -> String {
+        let mut rows = vec![["host", "pending", "parked", "done", "failed"].map(str::to_owned).to_vec()];
+        rows.extend(self.lanes.rows.iter().map(|lane| {
+            let mut row = vec![plain(&lane_name(&lane.key)).into_owned()];
+            row.extend([lane.pending, lane.parked, lane.done, lane.failed].map(|n| n.to_string()));
+            row
+        }));
+        let mut text = aligned(&rows);
+        let others = self.lanes.others;
+        match (others, self.lanes.more) {
+            (0, false) => {}
+            (1, false) => text += "and 1 more host\n",
+            (n, false) => text += &format!("and {n} more hosts\n"),
+            (_, true) => text += &format!("of the first {LANES} hosts; there are more\n"),
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let s = &self.summary;
+        let c = &s.counts;
+        let (running, pid) = match s.running {
+            Running::No => (false, None),
+            Running::By(pid) => (true, pid),
+        };
+        let input = s.input.as_ref().map(|input| {
+            json!({
+                "path": input.path,
+                "size": input.size,
+                "read_bytes": s.position.offset,
+                "read_lines": s.position.line,
+                "complete": c.input == InputEnd::Reached,
+            })
+        });
+        json!({
+            "job": self.job.to_string_lossy(),
+            "running": running,
+            "pid": pid,
+            "runs": s.runs,
+            "created": rfc3339(s.created),
+            "made_by": s.made_by,
+            "input": input,
+            "output": output(self.job, s).to_string_lossy(),
+            "items": c.imported,
+            "counts": {
+                "pending": c.pending, "parked": c.parked, "leased": c.leased,
+                "done": c.done, "failed": c.failed, "unknown": c.unknown,
+            },
+            "next_due": s.next_due.map(due),
+            "parked_until_next_run": s.next_run,
+            "parked_for_credentials":
+                s.accounts.iter().map(|(account, n)| json!({"account": account, "items": n})).collect::<Vec<_>>(),
+            "paused": self.pauses.rows.iter().map(|pause| json!({
+                "scope": pause.scope,
+                "cause": pause.cause,
+                "until": pause.until.map(due),
+                "told_until": pause.told.map(due),
+                "pace_per_s": pause.rate,
+                "incidents": pause.incidents,
+            })).collect::<Vec<_>>(),
+            "hosts": self.lanes.rows.iter().map(|lane| {
+                let parts = LaneParts::parse(&lane.key);
+                json!({
+                    "host": parts.origin, "account": parts.account, "endpoint": parts.endpoint,
+                    "pending": lane.pending, "parked": lane.parked, "done": lane.done, "failed": lane.failed,
+                })
+            }).collect::<Vec<_>>(),
+            "resume": resume(self.job, s),
+        })
+    }
+}
+
+/// `http://h`, with account and endpoint where they are counted apart.
+fn lane_name(key: &str) -> String {
+    let parts = LaneParts::parse(key);
+    let mut name = parts.origin.to_owned();
+    for (word, part) in [("account", parts.account), ("endpoint", parts.endpoint)] {
+        if let Some(part) = part {
+            name += &format!(" {word}={part}");
+        }
+    }
+    name
+}
+
+/// A deadline: rounded up, for nothing starts before it (T2).
+pub(super) fn due(at: Timestamp) -> String {
+    rfc3339(at.plus(Duration::from_micros(999)))
+}
+
+fn whole(wait: Duration) -> Duration {
+    Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+}
+
+fn now() -> Timestamp {
+    Timestamp::ZERO.plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// Paused scopes that are shown.
+const PAUSES: usize = 20;
+/// Gates and lanes that are looked at: more would not be instant.
+const GATES: usize = 50_000;
+const GATES_PAGE: usize = 1000;
+const LANES: usize = 200_000;
+const LANES_PAGE: usize = 1000;
+const LANES_SHOWN: usize = 20;
