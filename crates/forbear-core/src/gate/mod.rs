@@ -27,7 +27,7 @@ pub use self::{
 };
 use self::{
     probe::Probe,
-    ramp::{Ramp, Reason, Stretch},
+    ramp::{Ramp, Reason, Stretch, milliseconds},
 };
 use crate::{circuit::Circuit, inflight::InFlight, pace::Clocks, policy::ScopePolicy, time::Timestamp};
 
@@ -51,8 +51,8 @@ pub struct Gate {
     incidents: u32,
     circuit: Circuit,
     paused_until: Timestamp,
-    /// The deadline that the server told, without pad and jitter (P6).
-    told_until: Timestamp,
+    /// How much earlier the deadline is that the server told, without pad and jitter (P6); nothing where it told none.
+    beyond_told_ms: u32,
     /// When it last closed: what was sent before belongs to that incident (P3).
     closed_at: Timestamp,
     opened_at: Timestamp,
@@ -99,7 +99,7 @@ impl Gate {
             incidents: 0,
             circuit: Circuit::default(),
             paused_until: Timestamp::ZERO,
-            told_until: Timestamp::ZERO,
+            beyond_told_ms: 0,
             closed_at: Timestamp::ZERO,
             opened_at: Timestamp::ZERO,
             last_refusal_s: 0,
@@ -210,12 +210,14 @@ impl Gate {
         self.resumes |= straggler && !self.shut; // it may close the scope again, but not end its ramp
         match wait {
             Some(wait) => {
-                let until = now.plus(wait);
-                self.told_until = self.told_until.max(until);
-                self.close(
-                    until.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll)),
-                    Cause::Told,
-                );
+                let told_until = now.plus(wait);
+                let mut until =
+                    told_until.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
+                if probing {
+                    // B3: told the same again and again, the told time is a floor, and our own pause still grows.
+                    until = until.max(now.plus(self.untold_wait(policy, roll)));
+                }
+                self.close_told(told_until, until, Cause::Told);
                 if wait > policy.pause_cap {
                     // P7, once an incident: an early probe that was refused leaves the scope closed for the full time.
                     if early || !told.may_be_one_items {
@@ -262,7 +264,6 @@ impl Gate {
     }
 
     fn cut(&mut self, sent: Sent, now: Timestamp) {
-        let milliseconds = |t: Timestamp| (t.as_micros() / 1000) as u32;
         if milliseconds(sent.at).wrapping_sub(self.last_cut_ms) as i32 > 0 || self.last_cut_ms == 0 {
             self.last_cut_ms = milliseconds(now); // once for all that was on the wire together
             self.in_flight.overloaded();
@@ -362,8 +363,8 @@ impl Gate {
             self.closed_at = now;
         }
         self.budget_left = u32::MAX;
-        self.told_until = self.told_until.max(resets);
-        self.close(resets.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll)), Cause::Budget);
+        let until = resets.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
+        self.close_told(resets, until, Cause::Budget);
         if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
     }
 
@@ -381,7 +382,7 @@ impl Gate {
     /// An operator opens the scope: the one way to shorten a pause (P2). Backoff and pace are kept.
     pub fn clear(&mut self, now: Timestamp) {
         self.paused_until = now;
-        self.told_until = Timestamp::ZERO;
+        self.beyond_told_ms = 0;
         self.early_probe_at = Timestamp::ZERO;
         self.shut = false;
         self.opened_at = now;
@@ -448,11 +449,7 @@ impl Gate {
     /// The deadline that the server told, without pad and jitter; the pause's end where it told none.
     #[must_use]
     pub fn told_until(&self) -> Timestamp {
-        if self.told_until > Timestamp::ZERO && self.told_until <= self.paused_until {
-            self.told_until
-        } else {
-            self.paused_until
-        }
+        self.paused_until.minus(Duration::from_millis(u64::from(self.beyond_told_ms)))
     }
 
     /// The word for its state (section 2 of the contract).
@@ -517,7 +514,7 @@ impl Gate {
             cap_doubled: self.cap_doubled,
             incidents: self.incidents,
             paused_until: self.paused_until,
-            told_until: self.told_until,
+            told_until: self.told_until(),
             closed_at: self.closed_at,
             last_refusal: Timestamp::from_secs(u64::from(self.last_refusal_s)),
             early_probe_at: self.early_probe_at,
@@ -536,7 +533,7 @@ impl Gate {
             cap_doubled: kept.cap_doubled,
             incidents: kept.incidents,
             paused_until: kept.paused_until,
-            told_until: kept.told_until,
+            beyond_told_ms: u32::try_from(kept.paused_until.since(kept.told_until).as_millis()).unwrap_or(0),
             closed_at: kept.closed_at.min(now),
             last_refusal_s: seconds(kept.last_refusal.min(now)),
             early_probe_at: kept.early_probe_at,
@@ -551,6 +548,12 @@ impl Gate {
         }
         self.shut = true;
         self.paused_until = self.paused_until.max(until); // P2: deadlines only extend
+    }
+
+    fn close_told(&mut self, told: Timestamp, until: Timestamp, cause: Cause) {
+        let told = if self.shut { told.max(self.told_until()) } else { told };
+        self.close(until, cause);
+        self.beyond_told_ms = u32::try_from(self.paused_until.since(told).as_millis()).unwrap_or(u32::MAX);
     }
 
     fn begin_incident(&mut self, policy: &ScopePolicy, sent: Sent, probing: bool, now: Timestamp) {
@@ -604,7 +607,7 @@ impl Gate {
         self.probe.reset();
         self.early_probe_at = Timestamp::ZERO;
         self.paused_until = now; // over; after a P7 probe that was admitted, over early: the limit was that item's
-        self.told_until = Timestamp::ZERO;
+        self.beyond_told_ms = 0;
         self.cause = Cause::Pace;
         self.pause_before_ms = u32::try_from(now.since(self.closed_at).as_millis()).unwrap_or(u32::MAX);
         self.opened_at = now;

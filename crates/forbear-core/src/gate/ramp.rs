@@ -43,8 +43,9 @@ pub(super) struct Ramp {
     form: Form,
     /// When the next slot is, in nanoseconds.
     next_ns: u64,
-    stepped: Timestamp,
-    since_step: u32,
+    /// When it grew last, in milliseconds, wrapping.
+    stepped_ms: u32,
+    accepted: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,8 +68,8 @@ impl Ramp {
         bad: f32::INFINITY,
         form: Form::Free,
         next_ns: 0,
-        stepped: Timestamp::ZERO,
-        since_step: 0,
+        stepped_ms: 0,
+        accepted: 0,
     };
 
     /// The scope opens again, after `stretch`.
@@ -107,8 +108,8 @@ impl Ramp {
             }
         };
         self.rate = self.rate.max(SLOWEST);
-        self.stepped = now;
-        self.since_step = 0;
+        self.stepped_ms = milliseconds(now);
+        self.accepted = 0;
         self.next_ns = now.as_micros().saturating_mul(1000).saturating_add(self.interval_ns());
     }
 
@@ -130,7 +131,7 @@ impl Ramp {
     /// A start at `now` takes its slot.
     pub(super) fn take(&mut self, now: Timestamp, cost: u32) {
         if let Form::Linear { over_ms, goal } = self.form {
-            let share = now.since(self.stepped).as_secs_f32() * 1000.0 / over_ms as f32;
+            let share = self.since_step(now).as_secs_f32() * 1000.0 / over_ms as f32;
             if share >= 1.0 {
                 *self = Ramp { bad: self.bad, ..Ramp::FREE };
                 return;
@@ -150,15 +151,15 @@ impl Ramp {
         if self.form != Form::Growing {
             return;
         }
-        self.since_step += 1;
+        self.accepted += 1;
         let below = self.rate < self.bad * 0.95;
         let step = Duration::from_secs_f32((3.0 / self.rate).max(0.5));
         let step = if below { step } else { (step * 10).max(Duration::from_secs(30)) };
-        let elapsed = now.since(self.stepped);
+        let elapsed = self.since_step(now);
         if elapsed < step {
             return;
         }
-        if self.since_step as f32 >= self.rate * elapsed.as_secs_f32() * 0.5 {
+        if self.accepted as f32 >= self.rate * elapsed.as_secs_f32() * 0.5 {
             let factor = if self.bad.is_infinite() { 2.0 } else { 1.15 };
             let limit = if below && self.bad.is_finite() { self.bad * 0.96 } else { f32::INFINITY };
             self.rate = (self.rate * factor).min(limit);
@@ -167,8 +168,8 @@ impl Ramp {
                 return;
             }
         }
-        self.stepped = now;
-        self.since_step = 0;
+        self.stepped_ms = milliseconds(now);
+        self.accepted = 0;
     }
 
     /// Starts a second, where something limits them.
@@ -187,12 +188,27 @@ impl Ramp {
         if !rate.is_finite() {
             return Ramp::FREE;
         }
-        Ramp { rate, bad: bad.unwrap_or(f32::INFINITY), form: Form::Growing, stepped: now, ..Ramp::FREE }
+        Ramp {
+            rate,
+            bad: bad.unwrap_or(f32::INFINITY),
+            form: Form::Growing,
+            stepped_ms: milliseconds(now),
+            ..Ramp::FREE
+        }
+    }
+
+    /// Steps are seconds apart: after 49 days one of them may come late.
+    fn since_step(&self, now: Timestamp) -> Duration {
+        Duration::from_millis(u64::from(milliseconds(now).wrapping_sub(self.stepped_ms)))
     }
 
     fn interval_ns(&self) -> u64 {
         (1e9 / f64::from(self.rate)) as u64
     }
+}
+
+pub(super) fn milliseconds(t: Timestamp) -> u32 {
+    (t.as_micros() / 1000) as u32
 }
 
 /// Slots at just under a known pace (B4).

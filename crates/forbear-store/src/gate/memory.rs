@@ -205,26 +205,23 @@ impl Shard {
         now: Timestamp,
         store: &MemoryGates,
     ) -> Result<&mut Gate, StoreError> {
-        // A second look-up after a miss, and only then: the borrow checker cannot follow a shorter way.
-        if self.gates.find(hash, |entry| entry.key == scope.key).is_none() {
+        if self.is_crowded(store) && self.gates.find(hash, |entry| entry.key == scope.key).is_none() {
             self.make_room(now, store)?;
-            let entry = Box::new(Entry { key: scope.key.clone(), gate: Gate::new(&scope.policy) });
-            self.gates.insert_unique(hash, entry, |entry| store.hash(&entry.key));
         }
-        match self.gates.find_mut(hash, |entry| entry.key == scope.key) {
-            Some(entry) => Ok(&mut entry.gate),
-            None => unreachable!("it was found or put there just now, under the same lock"),
-        }
+        let fresh = || Box::new(Entry { key: scope.key.clone(), gate: Gate::new(&scope.policy) });
+        let entry = self.gates.entry(hash, |entry| entry.key == scope.key, |entry| store.hash(&entry.key));
+        Ok(&mut entry.or_insert_with(fresh).into_mut().gate)
     }
 
     fn find(&mut self, key: &ScopeKey, hash: u64) -> Option<&mut Entry> {
         self.gates.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut **entry)
     }
 
+    fn is_crowded(&self, store: &MemoryGates) -> bool {
+        self.gates.len() >= self.sweep_at.max(SWEEP_FROM).min(store.max_per_shard)
+    }
+
     fn make_room(&mut self, now: Timestamp, store: &MemoryGates) -> Result<(), StoreError> {
-        if self.gates.len() < self.sweep_at.max(SWEEP_FROM).min(store.max_per_shard) {
-            return Ok(());
-        }
         self.sweep(now, &store.hasher);
         if self.gates.len() >= store.max_per_shard {
             return Err(StoreError::Full { scopes: self.gates.len() * SHARDS });

@@ -400,6 +400,9 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         .min();
     let at_hand = front.frontier.at_hand();
     drop(front);
+    if counts.leased > at_hand as u64 {
+        return None; // results on their way to the disk, which may be full for a while
+    }
     let wall = wall_now();
     let parked = shared.job.next_due().map(|due| due.since(wall));
     let wait = timer.map(|at| at.since(now)).into_iter().chain(parked).min();
