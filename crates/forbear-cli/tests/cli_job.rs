@@ -409,6 +409,8 @@ fn br_077_what_failed_is_pending_again_and_what_was_done_is_not() {
         assert!(again.stdout.starts_with("0 "), "{}", again.stdout);
         assert_eq!(again.stderr.contains("--unknown"), flags.is_empty(), "{}", again.stderr);
         // And the job is as whole as before.
+        let file = inspect::JobFile::open(&place.path("out.jsonl.job")).unwrap();
+        assert!(file.is_consistent().unwrap());
         block_on(async {
             let job = place.open_file();
             assert_eq!(job.counts().imported, 9);

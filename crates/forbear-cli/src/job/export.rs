@@ -125,7 +125,7 @@ impl Records {
     /// None is there if it cannot be opened, or is no file: a pipe would wait for a writer.
     fn open(path: &Path) -> Records {
         let file = std::fs::metadata(path).is_ok_and(|meta| meta.is_file()).then(|| File::open(path).ok());
-        Records { file: file.flatten(), start: 0, window: Vec::new(), ahead: AHEAD_MIN }
+        Records { file: file.flatten(), start: 0, window: Vec::new(), ahead: 0 }
     }
 
     /// Reads the record into the window, unless it is there; whether it is a record.
@@ -153,7 +153,7 @@ impl Records {
         let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
         let end = self.start + self.window.len() as u64;
         let follows = offset >= self.start && offset <= end && !self.window.is_empty();
-        self.ahead = if follows { (self.ahead * 2).min(AHEAD_MAX) } else { AHEAD_MIN };
+        self.ahead = if follows { (self.ahead * 2).clamp(AHEAD_MIN, AHEAD_MAX) } else { 0 };
         self.window.clear();
         self.start = offset;
         file.seek(SeekFrom::Start(offset))?;
@@ -162,8 +162,8 @@ impl Records {
     }
 }
 
-/// What is read at once where items ended in another order than the input's: with hundreds of hosts, the next record lies
-/// far away.
+/// What is read at once while records follow each other. Where items ended in another order than the input's, as with
+/// hundreds of hosts, the next one lies far away, and nothing is read ahead.
 const AHEAD_MIN: u64 = 4 << 10;
 const AHEAD_MAX: u64 = 256 << 10;
 
