@@ -209,7 +209,7 @@ impl<'a> Record<'a> {
             None => out.extend_from_slice(b"null"),
         }
         key(out, "outcome");
-        string(out, self.outcome.as_str());
+        word(out, self.outcome.as_str());
         key(out, "status");
         match self.status {
             Some(status) => number(out, u64::from(status)),
@@ -322,6 +322,13 @@ fn time(out: &mut Vec<u8>, name: &str, at: Option<Timestamp>) {
     }
 }
 
+/// A text in which nothing needs an escape, such as the name of a header.
+fn word(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
 /// A JSON string.
 fn string(out: &mut Vec<u8>, text: &str) {
     // Writing into memory does not fail, and neither does the encoding of a string.
@@ -366,7 +373,7 @@ fn write_headers(out: &mut Vec<u8>, headers: &HeaderMap, redactor: &Redactor) {
         if index > 0 {
             out.push(b',');
         }
-        string(out, name.as_str());
+        word(out, name.as_str());
         out.push(b':');
         let mut values = headers.get_all(name).iter().map(|value| redactor.header(name, value.as_bytes()));
         let (Some(first), second) = (values.next(), values.next()) else { continue };

@@ -58,7 +58,7 @@ pub const HIDDEN: &str = "***";
 #[derive(Clone, Debug)]
 pub struct Redactor {
     /// Folded by [`fold`], sorted.
-    query: Vec<String>,
+    query: Vec<Vec<u8>>,
     headers: Vec<HeaderName>,
 }
 
@@ -66,11 +66,11 @@ impl Redactor {
     /// A redactor for the built-in names and `names`.
     #[must_use]
     pub fn new(names: &SecretNames) -> Redactor {
-        let mut query: Vec<String> = SECRET_QUERY
+        let mut query: Vec<Vec<u8>> = SECRET_QUERY
             .iter()
             .copied()
             .chain(names.query.iter().map(String::as_str))
-            .map(|name| fold(name.as_bytes()))
+            .map(|name| fold(name).collect())
             .collect();
         query.sort_unstable();
         query.dedup();
@@ -82,16 +82,45 @@ impl Redactor {
     /// Headers that tell how many tokens of a budget are left (`x-ratelimit-remaining-tokens`) are none.
     #[must_use]
     pub fn is_secret_header(&self, name: &HeaderName) -> bool {
-        let built_in =
-            is_secret(name) && !["ratelimit", "rate-limit"].iter().any(|l| name.as_str().contains(l));
+        let name_text = name.as_str();
+        // Most of what servers send. A search in each of them would take longer than the rest of a record.
+        let usual = matches!(
+            name_text,
+            "accept-ranges"
+                | "age"
+                | "alt-svc"
+                | "cache-control"
+                | "connection"
+                | "content-encoding"
+                | "content-language"
+                | "content-length"
+                | "content-type"
+                | "date"
+                | "etag"
+                | "expires"
+                | "keep-alive"
+                | "last-modified"
+                | "link"
+                | "location"
+                | "retry-after"
+                | "server"
+                | "strict-transport-security"
+                | "transfer-encoding"
+                | "vary"
+                | "via"
+                | "x-content-type-options"
+                | "x-frame-options"
+                | "x-powered-by"
+        );
+        let of_a_limit = || ["ratelimit", "rate-limit"].iter().any(|part| name_text.contains(part));
+        let built_in = !usual && is_secret(name) && !of_a_limit();
         built_in || self.headers.contains(name)
     }
 
     /// Whether the value of this query parameter is a secret. `name` is as it stands in a URL, escapes included.
     #[must_use]
     pub fn is_secret_query(&self, name: &str) -> bool {
-        let name = fold(name.as_bytes());
-        self.query.binary_search(&name).is_ok()
+        self.query.binary_search_by(|known| known.iter().copied().cmp(fold(name))).is_ok()
     }
 
     /// A URL, absolute or not, as it may be shown: without user name and password, and with the values of secret
@@ -204,25 +233,24 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// A name with its escapes undone, lower-case, and without what joins its words.
-fn fold(name: &[u8]) -> String {
-    let digit = |at: usize| name.get(at).and_then(|&b| char::from(b).to_digit(16));
-    let mut folded = String::with_capacity(name.len());
-    let mut at = 0;
-    while let Some(&byte) = name.get(at) {
-        let byte = match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                at += 2;
-                (high * 16 + low) as u8
-            }
-            _ => byte,
+fn fold(name: &str) -> impl Iterator<Item = u8> {
+    unescaped(name)
+        .filter(|byte| !matches!(byte, b'_' | b'-' | b'+' | b' '))
+        .map(|byte| byte.to_ascii_lowercase())
+}
+
+/// The bytes that a text with escapes stands for.
+fn unescaped(text: &str) -> impl Iterator<Item = u8> {
+    let mut rest = text.as_bytes();
+    std::iter::from_fn(move || {
+        let digit = |at: usize| rest.get(at).and_then(|&b| char::from(b).to_digit(16));
+        let (byte, len) = match (rest.first()?, digit(1), digit(2)) {
+            (b'%', Some(high), Some(low)) => ((high * 16 + low) as u8, 3),
+            (byte, ..) => (*byte, 1),
         };
-        at += 1;
-        // What is not ASCII stands for itself, whatever its encoding: equal names fold to equal texts.
-        if !matches!(byte, b'_' | b'-' | b'+' | b' ') {
-            folded.push(char::from(byte.to_ascii_lowercase()));
-        }
-    }
-    folded
+        rest = &rest[len..];
+        Some(byte)
+    })
 }
 
 /// Tells accounts apart without keeping a credential.
@@ -234,7 +262,7 @@ fn fold(name: &[u8]) -> String {
 pub struct Accounts {
     key: [u8; 32],
     /// Folded as by the redactor.
-    query: Vec<String>,
+    query: Vec<Vec<u8>>,
     headers: Vec<HeaderName>,
 }
 
@@ -242,7 +270,7 @@ impl Accounts {
     /// For a job's key, [`Job::account_key`](forbear_store::queue::Job::account_key).
     #[must_use]
     pub fn new(key: [u8; 32], names: &SecretNames) -> Accounts {
-        let query = names.query.iter().map(|name| fold(name.as_bytes())).collect();
+        let query = names.query.iter().map(|name| fold(name).collect()).collect();
         Accounts { key, query, headers: names.headers.clone() }
     }
 
@@ -298,9 +326,10 @@ impl Accounts {
         let url = url.split('#').next().unwrap_or_default();
         let Some((_, query)) = url.split_once('?') else { return };
         for (name, value) in query.split(['&', ';']).filter_map(|pair| pair.split_once('=')) {
-            let name = fold(name.as_bytes());
+            let name: Vec<u8> = fold(name).collect();
             if self.query.contains(&name) {
-                credentials.push((format!("?{name}"), value.as_bytes().into()));
+                let name = format!("?{}", String::from_utf8_lossy(&name));
+                credentials.push((name, value.as_bytes().into()));
             }
         }
     }
@@ -330,30 +359,8 @@ fn basic(url: &str) -> Option<String> {
     let (start, end) = authority_of(url)?;
     let (userinfo, _) = url[start..end].rsplit_once('@').filter(|(userinfo, _)| !userinfo.is_empty())?;
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
-    let mut plain = unescape(user);
-    plain.push(b':');
-    plain.extend(unescape(password));
+    let plain: Vec<u8> = unescaped(user).chain([b':']).chain(unescaped(password)).collect();
     Some(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(plain)))
-}
-
-fn unescape(text: &str) -> Vec<u8> {
-    let text = text.as_bytes();
-    let digit = |at: usize| text.get(at).and_then(|&b| char::from(b).to_digit(16));
-    let mut plain = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                plain.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                plain.push(byte);
-                at += 1;
-            }
-        }
-    }
-    plain
 }
 
 #[cfg(test)]

@@ -254,7 +254,7 @@ async fn j3_another_input_is_refused_and_the_first_one_goes_on() {
 }
 
 #[tokio::test]
-async fn h2_what_is_no_text_is_refused_with_a_remedy() {
+async fn what_is_no_text_is_refused_with_a_remedy() {
     for (head, word) in [
         (&b"\xff\xfeh\0t\0"[..], "iconv"),
         (b"\xfe\xff\0h\0t", "iconv"),
@@ -327,7 +327,7 @@ mod pipes {
         for round in 1..=3u64 {
             write!(writer, "http://h/{round}\nhttp://h/").expect("written");
             arrivals.wait_for(|n| *n >= round).await.expect("arrived, with half a line behind it");
-            write!(writer, "\n").expect("written");
+            writeln!(writer).expect("written");
         }
         drop((reader, writer));
         assert_eq!(importer.finished().await.expect("read"), Imported::All);

@@ -33,7 +33,7 @@ fn j5_blank_lines_and_comments_are_nothing() {
 }
 
 #[test]
-fn h2_a_url_is_kept_as_it_is_written() {
+fn a_url_is_kept_as_it_is_written() {
     for (line, url, on_the_wire) in [
         ("http://h", "http://h", "http://h/"),
         ("  HTTP://H/a b%2Fc+d \r\n", "HTTP://H/a b%2Fc+d", "http://h/a%20b%2Fc+d"),
@@ -48,7 +48,7 @@ fn h2_a_url_is_kept_as_it_is_written() {
 }
 
 #[test]
-fn h2_bytes_that_are_not_utf_8_go_out_byte_for_byte() {
+fn bytes_that_are_not_utf_8_go_out_byte_for_byte() {
     assert_eq!(item(b"http://h/caf\xe9").target.as_str(), "http://h/caf%E9");
     assert_eq!(item(b"http://h/\xc3\xa9\xff").target.as_str(), "http://h/%C3%A9%FF");
     assert_eq!(item(b"http://h/\xc3\xa9\xff").request.url, "http://h/é%FF");

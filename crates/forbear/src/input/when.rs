@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn h3_a_number_is_seconds_and_milliseconds_are_noticed() {
+    fn t1_a_number_is_seconds_and_milliseconds_are_noticed() {
         for (seconds, us) in [
             (0.0, Some(0)),
             (1.5, Some(1_500_000)),
