@@ -4,7 +4,7 @@
 
 use crate::{
     gate::{self, Budget, Cause, Change, Check, Gate, Sent},
-    hint::{Kind, Reading, ScopeHint},
+    hint::{Reading, ScopeHint},
     outcome::Outcome,
     policy::BoundScope,
     scope::{self, Combination, MAX_SCOPES},
@@ -158,7 +158,8 @@ pub fn report(
             Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
         };
         if i == scope {
-            if let Some(budget) = reading.and_then(budget_of) {
+            let refused = matches!(outcome, Outcome::Refused(_));
+            if let Some(budget) = reading.and_then(|reading| budget_of(reading, refused)) {
                 let closed = gate.budget(policy, sent, budget, now, roll);
                 change = if closed == Change::None { change } else { closed };
             }
@@ -199,7 +200,7 @@ pub fn correct_cost(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, re
 }
 
 /// A response's budget as the gate counts it; a refusal's own wait is not repeated here.
-fn budget_of(reading: &Reading) -> Option<Budget> {
+fn budget_of(reading: &Reading, refused: bool) -> Option<Budget> {
     let budget = reading.budget.as_ref()?;
     let rate = match (budget.limit, budget.window) {
         (Some(limit), Some(window)) if !window.is_zero() && limit > 0.0 => {
@@ -207,7 +208,6 @@ fn budget_of(reading: &Reading) -> Option<Budget> {
         }
         _ => None,
     };
-    let refused = reading.limited && reading.kind != Kind::None;
     let left = budget.remaining.map(|left| left.clamp(0.0, f64::from(u32::MAX - 1)) as u32);
     Some(Budget {
         left: if refused { None } else { left },
