@@ -398,7 +398,7 @@ impl<G: GateStore> Shared<G> {
         let mut line = Vec::new();
         Record {
             status: attempt.status,
-            attempts: item.counters.attempts + item.counters.limited + answered,
+            attempts: item.counters.attempts + answered,
             limited: item.counters.limited,
             waited: item.counters.waited,
             exit: Some("direct"),
