@@ -13,7 +13,7 @@ use forbear::{
     input::{ImportError, ImportEvent, Imported, Importer, Line, Source, parse_line},
 };
 use forbear_store::queue::{
-    Job, JobOptions, OutputTarget, Seq,
+    Batch, InputIdentity, InputPosition, Job, JobOptions, OutputTarget, Seq,
     inspect::{JobFile, Listed, State, Which},
 };
 use parking_lot::Mutex;
@@ -254,6 +254,20 @@ async fn j3_another_input_is_refused_and_the_first_one_goes_on() {
 }
 
 #[tokio::test]
+async fn j3_an_input_that_was_cut_is_another_one() {
+    let bench = Bench::new();
+    let source = bench.write("http://a/1\n");
+    let job = bench.open();
+    job.set_input(InputIdentity::of(source.path()).expect("read")).expect("set");
+    // It grew while it was read.
+    let position = InputPosition { offset: 22, line: 2 };
+    job.import(Batch { position, ..Batch::default() }).expect("imported");
+    job.close().await.expect("closed");
+    let error = bench.import(&source).await.expect_err("cut since");
+    assert!(error.contains("is not the input that this job was made from"), "{error}");
+}
+
+#[tokio::test]
 async fn what_is_no_text_is_refused_with_a_remedy() {
     for (head, word) in [
         (&b"\xff\xfeh\0t\0"[..], "iconv"),
@@ -332,6 +346,20 @@ mod pipes {
         drop((reader, writer));
         assert_eq!(importer.finished().await.expect("read"), Imported::All);
         assert_eq!(job.close().await.expect("closed").imported, 6);
+    }
+
+    #[tokio::test]
+    async fn j3_nobody_waits_for_the_writer_of_a_named_pipe() {
+        let bench = Bench::new();
+        let path = bench.path("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        let job = bench.open();
+        let importer = bench.start(&job, &Source::named(&path)).expect("started, though nobody writes");
+        let writer = tokio::task::spawn_blocking(move || fs::write(path, "http://h/1\n"));
+        writer.await.expect("no panic").expect("written");
+        assert_eq!(importer.finished().await.expect("read"), Imported::All);
+        assert_eq!(job.close().await.expect("closed").imported, 1);
     }
 
     /// Feeds `text` and imports it; ends the run.

@@ -240,6 +240,14 @@ fn k1_no_message_about_a_bad_line_holds_a_secret() {
     }
 }
 
+#[test]
+fn k1_an_item_prints_none_of_its_secrets() {
+    let item = item(
+        r#"{"url":"http://u:s3cret@h/?token=s3cret","headers":{"Authorization":"s3cret"},"body":"s3cret"}"#,
+    );
+    assert!(!format!("{item:?}").contains("s3cret"));
+}
+
 fn json_value() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

@@ -1,7 +1,7 @@
 //! Reading an input into a job, in a thread of its own, beside the fetching (J3).
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Seek as _, SeekFrom},
     mem,
     path::{Path, PathBuf},
@@ -210,7 +210,7 @@ impl Importer {
             .spawn(move || {
                 let result = match input {
                     Input::File(lines) => reader.run(lines),
-                    Input::Stream(stream) => reader.run_stream(stream),
+                    Input::Stream(source) => reader.run_stream(&source),
                 };
                 // A job that is closed is not the input's fault.
                 let result = match result {
@@ -266,8 +266,8 @@ impl Drop for Importer {
 enum Input {
     /// It stands where the job goes on.
     File(Lines<File>),
-    /// It stands at its beginning.
-    Stream(Box<dyn Read + Send>),
+    /// Not opened yet: a pipe by name waits there for its writer.
+    Stream(Source),
 }
 
 struct Reader<F> {
@@ -289,16 +289,17 @@ where
 {
     /// Opens the source, compares it with what the job was made from, and goes to the place.
     fn open(&self, source: &Source) -> Result<Input, ImportError> {
-        let Source::File(path) = source else { return Ok(Input::Stream(Box::new(io::stdin()))) };
-        let mut file = File::open(path).map_err(|error| self.io(error))?;
-        let meta = file.metadata().map_err(|error| self.io(error))?;
+        let stream = || Ok(Input::Stream(source.clone()));
+        let Source::File(path) = source else { return stream() };
+        let meta = fs::metadata(path).map_err(|error| self.io(error))?;
         if meta.is_dir() {
             return Err(ImportError::Directory { path: path.clone() });
         }
         // A pipe is not opened twice: its writer would see the first look end, and leave.
         if !meta.is_file() {
-            return Ok(Input::Stream(Box::new(file)));
+            return stream();
         }
+        let mut file = File::open(path).map_err(|error| self.io(error))?;
         self.progress.total.store(meta.len(), Relaxed);
         let known = self.job.input();
         let change = match known {
@@ -315,6 +316,10 @@ where
             }
         }
         let position = self.job.position();
+        if position.offset > meta.len() {
+            // It had grown while it was read, and has been cut since.
+            return Err(self.other(known));
+        }
         let torn = position.offset > 0 && {
             let mut last = [0];
             file.seek(SeekFrom::Start(position.offset - 1)).map_err(|error| self.io(error))?;
@@ -347,9 +352,13 @@ where
     }
 
     /// Compares a stream with what the job was made from, and skips what the job has.
-    fn run_stream(mut self, mut stream: Box<dyn Read + Send>) -> Result<Imported, ImportError> {
+    fn run_stream(mut self, source: &Source) -> Result<Imported, ImportError> {
         /// So much of the beginning is compared, if it comes in one piece.
         const HEAD_BYTES: usize = 64 << 10;
+        let mut stream: Box<dyn Read> = match source {
+            Source::Stdin => Box::new(io::stdin()),
+            Source::File(path) => Box::new(File::open(path).map_err(|error| self.io(error))?),
+        };
         let position = self.job.position();
         let head_len = match self.job.input() {
             Some(was) if was.size > 0 || was.modified_us > 0 => return Err(self.other(Some(was))),

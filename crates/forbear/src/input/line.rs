@@ -20,7 +20,9 @@ pub enum Line {
 }
 
 /// An item as its line describes it.
-#[derive(Clone, Debug)]
+///
+/// Printed, it shows no more than its id: headers, body and query may hold secrets (K1).
+#[derive(Clone)]
 pub struct ItemSpec {
     /// The input's own id, in the form of [`NewItem::id`](forbear_store::queue::NewItem::id).
     pub id: Option<String>,
@@ -30,6 +32,15 @@ pub struct ItemSpec {
     pub not_before: Option<Timestamp>,
     /// Where to: its URL, read.
     pub target: Target,
+}
+
+impl fmt::Debug for ItemSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ItemSpec")
+            .field("id", &self.id)
+            .field("request", &self.request)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A line that is no item.
