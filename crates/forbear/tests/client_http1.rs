@@ -10,7 +10,7 @@ use bytes::Bytes;
 use client_kit::{End, LONG, Server, fetch, get, headers, post, read_head, reset};
 use forbear::client::{Client, ClientOptions, FaultKind, Hop, Limits, Phase, Processed, Request, Target};
 use forbear::permit::Permit;
-use http::{Method, StatusCode, Version};
+use http::{HeaderValue, Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -316,6 +316,15 @@ async fn what_goes_out_is_what_was_asked_for() {
         env!("CARGO_PKG_VERSION")
     );
     assert_eq!((head.as_str(), body.as_slice()), (expected.as_str(), &b""[..]));
+
+    let nameless = ClientOptions { user_agent: HeaderValue::from_static(""), ..ClientOptions::default() };
+    let nameless = Client::new(nameless);
+    for (own, sent) in [(&[][..], false), (&[("user-agent", "mine")][..], true)] {
+        let request = Request { headers: headers(own), ..Request::get(server.target("/")) };
+        nameless.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+        let (head, _) = heads.lock().unwrap().pop().unwrap();
+        assert_eq!((head.contains("user-agent"), head.contains("user-agent: mine")), (sent, sent), "{head}");
+    }
 
     let fields = headers(&[
         ("host", "other.example"),

@@ -12,8 +12,9 @@ use super::{Fault, dial::not_sent};
 /// Codings that [`super::Body`] undoes.
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("gzip, br, zstd, deflate");
 
-/// The fields that go out: `Host`, `User-Agent`, `Accept` and `Accept-Encoding` by default, the item's own instead of and
-/// beside them, credentials of the URL unless the item has an `Authorization`, and our own framing.
+/// The fields that go out: `Host`, `User-Agent` (unless ours is empty), `Accept` and `Accept-Encoding` by default, the
+/// item's own instead of and beside them, credentials of the URL unless the item has an `Authorization`, and our own
+/// framing.
 pub(super) fn assemble(
     method: &Method,
     target: &Target,
@@ -35,7 +36,7 @@ pub(super) fn assemble(
         (header::ACCEPT_ENCODING, ACCEPT_ENCODING),
     ];
     for (name, value) in defaults {
-        if own.is_empty() || !own.contains_key(&name) {
+        if !value.is_empty() && !own.contains_key(&name) {
             headers.insert(name, value);
         }
     }

@@ -60,7 +60,8 @@ pub enum Http2 {
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The `User-Agent` of requests that do not bring their own. Default `forbear/VERSION`.
+    /// The `User-Agent` of requests that do not bring their own; none is sent where this is empty. Default
+    /// `forbear/VERSION`.
     pub user_agent: HeaderValue,
     /// Refuse every address that is not public: loopback, private, link-local, carrier-grade NAT, multicast and the
     /// rest. Judged on the address that is connected to. Default off.
