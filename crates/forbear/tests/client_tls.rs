@@ -406,6 +406,44 @@ async fn v2_a_queued_stream_was_not_processed() {
     assert_eq!(third.processed, Processed::No, "{third:?}");
 }
 
+/// Requests go out whole and in the order of their streams, so a server that counts whole requests and names the last one
+/// in its `GOAWAY` names a stream that stands between those it answers and those it ignores.
+#[tokio::test]
+async fn v2_a_body_is_not_overtaken_so_the_last_stream_divides_what_was_processed() {
+    let authority = Authority::new();
+    let server = h2_server(&authority, move |stream, _| async move {
+        let mut frames = Frames::start(stream, &[]).await;
+        let first = frames.request().await.unwrap();
+        frames.ok(first).await; // by now the settings are known
+        let mut whole = Vec::new();
+        for _ in 0..8 {
+            whole.push(frames.request().await.unwrap());
+        }
+        frames.go_away(whole[4], 0).await;
+        for stream in &whole[..5] {
+            frames.ok(*stream).await;
+        }
+        while frames.request().await.is_some() {}
+    })
+    .await;
+    let client = authority.client();
+    fetch(&client, https(&server, "/")).await.unwrap();
+    let mut asked = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let body = if n % 2 == 0 { "x" } else { "" };
+        let (client, request) = (client.clone(), post(https(&server, "/"), body));
+        asked.spawn(async move {
+            let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await?;
+            response.body.collect(10).await
+        });
+    }
+    let (answered, ignored): (Vec<_>, Vec<_>) = asked.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((answered.len(), server.connections()), (5, 1));
+    for fault in ignored.into_iter().map(Result::unwrap_err) {
+        assert_eq!((fault.kind, fault.processed), (FaultKind::GoneAway, Processed::No), "{fault:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_connection_that_goes_away_finishes_its_streams_and_a_new_one_is_made() {
     let authority = Authority::new();

@@ -9,12 +9,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::client::{Connection, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use http::{Request, Response};
+use parking_lot::Mutex;
 
 use super::clock::Clock;
 use super::dial::not_sent;
@@ -35,8 +36,63 @@ const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
 #[derive(Clone)]
 pub(super) struct H2 {
     sender: SendRequest<Bytes>,
+    line: Arc<Line>,
     traffic: Arc<Traffic>,
     remote: SocketAddr,
+}
+
+/// The way to the wire, where requests go out whole and in the order of their streams.
+///
+/// Left to itself, h2 writes the heads of all new streams first and their bodies after, so a request without a body
+/// overtakes one that has a body and a lower stream. A server that counts whole requests, and names the last one in its
+/// `GOAWAY`, then names a stream below some that it has acted on, or above some that it has not.
+struct Line {
+    /// Held from a request's head to the end of its body. Taken before `wire`, never after.
+    turn: Mutex<()>,
+    wire: Mutex<Driven>,
+}
+
+struct Driven {
+    connection: Option<Connection<Wire, Bytes>>, // until it has ended
+    /// The driver's. Whoever else polls the connection must leave the driver to be woken.
+    waker: Waker,
+}
+
+/// The task of a connection. It takes the connection with it when it ends, also when its runtime does.
+struct Driver {
+    line: Arc<Line>,
+    remote: SocketAddr,
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Driver>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut driven = self.line.wire.lock();
+        driven.waker.clone_from(cx.waker());
+        driven.poll(self.remote)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let connection = self.line.wire.lock().connection.take();
+        drop(connection); // after the lock
+    }
+}
+
+impl Driven {
+    /// Reads and writes what can be; ready once the connection is over.
+    fn poll(&mut self, remote: SocketAddr) -> Poll<()> {
+        let Some(connection) = &mut self.connection else { return Poll::Ready(()) };
+        let ended = ready!(Pin::new(connection).poll(&mut Context::from_waker(&self.waker)));
+        if let Err(error) = ended {
+            tracing::debug!(%remote, %error, "an HTTP/2 connection ended");
+        }
+        self.connection = None;
+        self.waker.wake_by_ref();
+        Poll::Ready(())
+    }
 }
 
 /// How an exchange failed.
@@ -62,12 +118,10 @@ impl H2 {
             .map_err(|error| {
                 not_sent(io_kind(&error).unwrap_or(FaultKind::StreamBroken), Phase::Connect).because(error)
             })?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%remote, %error, "an HTTP/2 connection ended");
-            }
-        });
-        Ok(H2 { sender, traffic, remote })
+        let driven = Driven { connection: Some(connection), waker: Waker::noop().clone() };
+        let line = Arc::new(Line { turn: Mutex::default(), wire: Mutex::new(driven) });
+        tokio::spawn(Driver { line: Arc::clone(&line), remote });
+        Ok(H2 { sender, line, traffic, remote })
     }
 
     pub(super) fn remote(&self) -> SocketAddr {
@@ -82,10 +136,7 @@ impl H2 {
     /// Whether the connection still takes requests.
     pub(super) fn is_open(&mut self) -> bool {
         // Pending means that a stream is queued, and this handle has none.
-        !matches!(
-            self.sender.poll_ready(&mut Context::from_waker(std::task::Waker::noop())),
-            Poll::Ready(Err(_))
-        )
+        !matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 
     /// Sends the request and waits for the head of the answer. Gives the connection up if it looks dead.
@@ -97,9 +148,8 @@ impl H2 {
         clock: &mut Clock,
     ) -> Result<Response<RecvStream>, Failed> {
         let read = self.traffic.read();
-        let sent = self.sender.send_request(request, body.is_empty());
-        let (answer, mut upload) = match sent {
-            Ok(sent) => sent,
+        let answer = match self.hand_over(request, body) {
+            Ok(answer) => answer,
             // The only other error is a request that cannot be written, and GOAWAY comes here as well.
             Err(error) if error.is_io() || error.is_go_away() || error.is_reset() => {
                 return Err(Failed::Unsent);
@@ -108,11 +158,6 @@ impl H2 {
                 return Err(Failed::Fault(not_sent(FaultKind::InvalidRequest, Phase::Send).because(error)));
             }
         };
-        if !body.is_empty() {
-            // It is in memory already, so the connection may hold it until the windows allow it. If the stream is over
-            // by now, its answer or its error says more than this error could.
-            let _ = upload.send_data(body, true);
-        }
         let mut answer = pin!(answer);
         let mut opened = false; // whether the stream has left the queue for free streams
         let sender = &mut self.sender;
@@ -131,6 +176,20 @@ impl H2 {
         fault.stale_connection =
             reused && silent && matches!(fault.kind, FaultKind::Reset | FaultKind::Closed);
         Err(Failed::Fault(fault))
+    }
+
+    /// Gives the request to the connection, and writes it out whole where the socket, the windows and the server's limit
+    /// on streams allow it. Where they do not, the driver writes it later, and it may be overtaken.
+    fn hand_over(&mut self, request: Request<()>, body: Bytes) -> Result<ResponseFuture, h2::Error> {
+        let _turn = self.line.turn.lock();
+        let (answer, mut upload) = self.sender.send_request(request, body.is_empty())?;
+        if !body.is_empty() {
+            // It is in memory already, so the connection may hold it until the windows allow it. If the stream is over
+            // by now, its answer or its error says more than this error could.
+            let _ = upload.send_data(body, true);
+            let _ = self.line.wire.lock().poll(self.remote);
+        }
+        Ok(answer)
     }
 
     /// Bytes read so far, to see later whether the connection was silent.
