@@ -297,9 +297,10 @@ mod tests {
                     for i in 0..500 {
                         mine.rotate_left((i + t) % 3);
                         if let Decision::Admit(grant) = acquire(&gates, &mine) {
+                            let outcome = Outcome::Success;
+                            let finding = Finding { outcome: &outcome, reading: None, item: 0, roll: 0.0 };
                             let step = |g: &mut [Gate], now| {
-                                let _ =
-                                    attempt::report(g, &mine, &grant, &Outcome::Success, None, 0, now, 0.0);
+                                let _ = attempt::report(g, &mine, &grant, &finding, now);
                             };
                             gates.with(&mine, step).unwrap();
                         }
