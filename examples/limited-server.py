@@ -41,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
         bucket = SEARCH if self.path.startswith("/search") else PAGES
         wait = bucket.wait()
         SEEN[429 if wait else 200] += 1
-        body = b"too many requests\n" if wait else f"this is {self.path}\n".encode()
+        body = b"too many requests\n" if wait else f"this is {self.path.split('?')[0]}\n".encode()
         self.send_response(429 if wait else 200)
         if wait:
             self.send_header("Retry-After", str(math.ceil(wait)))
