@@ -8,8 +8,8 @@ use crate::kit::{Job, assert_pauses_kept, ms, pages, quiet_after, scripted, secs
 async fn b1_after_a_pause_exactly_one_request_probes() {
     // The answers are slow, so a second probe would be seen beside the first.
     let server = zoo("fixed-window:limit=12/2s,phase=first-request,hint=seconds", ms(150)).await;
-    let job = Job::of(pages(&server, "p", 50));
-    let ran = job.run_all_done(50, &["--workers", "64"]).await;
+    let job = Job::of(pages(&server, "p", 36));
+    let ran = job.run_all_done(36, &["--workers", "64"]).await;
     let row = ran.row(&server);
     let log = server.stop().await;
     assert!(!log.probes().is_empty());

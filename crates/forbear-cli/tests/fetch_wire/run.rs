@@ -67,6 +67,20 @@ async fn x2_a_run_stalls_when_the_earliest_due_time_is_too_far_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn x2_a_run_is_over_when_nothing_is_left_and_not_when_a_lease_would_have_ended() {
+    // The others waited for a probe, whose lease is long; it came back at once.
+    let server = scripted(|_, request| match request.path {
+        "/p/2" => Answer::refused(429).retry_after(secs(86_400)),
+        _ => Answer::ok().after(ms(20)),
+    })
+    .await;
+    let job = Job::of(pages(&server, "p", 6)).config("probe_lease = \"140s\"\n");
+    let ran = job.run(&["--workers", "4"]).await;
+    assert_eq!((ran.status, job.count("done")), (4, 5), "{}", ran.stderr);
+    assert!(ran.elapsed < secs(70), "{:?}", ran.elapsed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn t1_an_item_starts_by_the_wall_clock_when_it_says_so() {
     let server = zoo("open", ms(0)).await;
     let began = now();
