@@ -231,10 +231,17 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         !self.ready.is_empty() || self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= now)
     }
 
-    /// When to ask again if nothing happens before.
+    /// When to ask again if nothing happens before. Timers of lanes that were woken and are gone say nothing: a run that has
+    /// nothing else to wait for is over.
     #[must_use]
-    pub fn next_timer(&self) -> Option<Timestamp> {
-        self.timers.peek().map(|Reverse(timer)| timer.at)
+    pub fn next_timer(&mut self) -> Option<Timestamp> {
+        while let Some(Reverse(timer)) = self.timers.peek() {
+            if self.lanes.get(&timer.lane).is_some_and(|entry| entry.timer == timer.at) {
+                return Some(timer.at);
+            }
+            self.timers.pop();
+        }
+        None
     }
 
     /// Whether the lane is in the window.
@@ -427,5 +434,31 @@ impl<K: Eq> PartialOrd for Timer<K> {
 impl<K: Eq> Ord for Timer<K> {
     fn cmp(&self, other: &Timer<K>) -> Ordering {
         (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x2_a_lane_that_was_woken_and_is_done_leaves_no_timer() {
+        let (mut frontier, t) = (Frontier::new(), Timestamp::from_secs(1000));
+        for lane in [1, 2] {
+            frontier.put(lane, "item");
+        }
+        for _ in 0..2 {
+            let (lane, item) = frontier.next(t).unwrap();
+            frontier.defer(lane, item, t.plus(std::time::Duration::from_secs(15 * lane)));
+        }
+        assert_eq!(frontier.next_timer(), Some(t.plus(std::time::Duration::from_secs(15))));
+        frontier.wake(1);
+        assert_eq!(frontier.next(t), Some((1, "item")));
+        frontier.finished(1, []);
+        assert_eq!(
+            frontier.next_timer(),
+            Some(t.plus(std::time::Duration::from_secs(30))),
+            "the other one's"
+        );
     }
 }

@@ -387,7 +387,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         return Some(End::Complete);
     }
     let now = shared.gates.now();
-    let front = shared.front.lock();
+    let mut front = shared.front.lock();
     if front.busy > 0 || front.frontier.is_loading() || front.frontier.is_ready(now) {
         return None;
     }
@@ -421,7 +421,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
 fn resume_at<G: GateStore>(shared: &Shared<G>) -> Option<Timestamp> {
     let now = shared.gates.now();
     let wall = wall_now();
-    let front = shared.front.lock();
+    let mut front = shared.front.lock();
     let timer = front
         .frontier
         .next_timer()
