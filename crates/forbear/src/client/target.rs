@@ -358,6 +358,10 @@ fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
 /// (253 characters, [RFC 1035 section 2.3.4](https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4)) on top.
 fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
     let host = str::from_utf8(host).map_err(|_| TargetError::Host)?;
+    // Most hosts are canonical already, and this is asked for each request.
+    if let Ok(v4) = host.parse() {
+        return Ok(Host::Address(IpAddr::V4(v4)));
+    }
     match url::Host::parse(host).map_err(|_| TargetError::Host)? {
         url::Host::Ipv4(v4) => Ok(Host::Address(IpAddr::V4(v4))),
         url::Host::Ipv6(v6) => Ok(Host::Address(IpAddr::V6(v6))),

@@ -5,6 +5,7 @@
 
 mod cookies;
 mod events;
+mod exchange;
 mod front;
 mod plan;
 mod route;
@@ -25,13 +26,10 @@ use std::{
 use forbear_core::time::Timestamp;
 use forbear_store::{
     gate::{GateRecord, GateStore, MemoryGates, StoreError},
-    queue::{InputEnd, Job, JobOptions, LaneId, OutputTarget, QueueError, Until},
+    queue::{InputEnd, Item, Job, JobOptions, LaneId, OutputTarget, QueueError, Seq, Until},
 };
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-};
+use tokio::{sync::Notify, task::JoinSet};
 
 use self::{
     cookies::Cookies,
@@ -192,8 +190,8 @@ struct Shared<G> {
     ended: Notify,
     timer: Timer,
     stopping: AtomicBool,
-    /// What is on the wire is to be cut off.
-    cut: watch::Sender<bool>,
+    /// Items on the wire that must not be sent twice: if the run ends under one, nobody knows what became of it (V2).
+    once: Mutex<HashMap<Seq, Item>>,
     events: Events,
     warned: Mutex<Vec<String>>,
     broken: Mutex<Option<String>>,
@@ -264,7 +262,7 @@ impl Run {
             ended: Notify::new(),
             timer: Timer::default(),
             stopping: AtomicBool::new(false),
-            cut: watch::Sender::new(false),
+            once: Mutex::default(),
             events,
             warned: Mutex::default(),
             broken: Mutex::default(),
@@ -303,10 +301,12 @@ impl Run {
         let grace = if end == End::Complete { Duration::from_secs(3600) } else { GRACE };
         let finished = async { while workers.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, finished).await.is_err() {
-            shared.cut.send_replace(true);
-            // Whoever was cut off gives its item back and leaves; a sink that nobody reads must not hold up the end.
-            let _ = tokio::time::timeout(GRACE, async { while workers.join_next().await.is_some() {} }).await;
+            // What is cut off goes back to the job by itself: its lease ends with the run. A sink that nobody reads must
+            // not hold up the end.
             workers.abort_all();
+            while workers.join_next().await.is_some() {}
+            let cut = std::mem::take(&mut *shared.once.lock());
+            let _ = tokio::time::timeout(GRACE, shared.give_up(cut.into_values())).await;
         }
         shared.timer.stop();
         let resume_at = resume_at(&shared);

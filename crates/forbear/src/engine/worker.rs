@@ -8,8 +8,8 @@ use std::{
 use forbear_core::{
     attempt::{Ask, News},
     gate::{Cause, Change, Gate, Snapshot},
-    hint::{self, Kind, Reading},
-    outcome::{self, Outcome, Processed, Refusal},
+    hint::Reading,
+    outcome::Outcome,
     scope::ScopeKey,
     time::Timestamp,
     verdict::{FailReason, History, Verdict, verdict},
@@ -18,19 +18,18 @@ use forbear_store::{
     gate::{GateRecord, GateStore, StoreError},
     queue::{self, Ending, Finish, Until},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use tokio::time::Instant;
 
 use super::{
     Shared,
     events::{Event, seconds},
+    exchange::{Attempt, is_idempotent, said},
     front::{Hop, LaneKey, Work},
     route::{HostStats, LaneParts, Route},
 };
 use crate::{
-    bodies::{Place, Stored},
-    client::{self, FaultKind, Limits, Request, Response, Target},
-    permit::{self, Admission, Answer, Permit},
+    bodies::Place,
+    client::Target,
+    permit::{self, Admission, Answer},
     record::{self, BodyField, ItemId, Record},
 };
 
@@ -52,18 +51,6 @@ enum Look {
     Nothing,
 }
 
-/// What one attempt came to, besides its outcome.
-#[derive(Default)]
-struct Attempt {
-    status: Option<u16>,
-    headers: HeaderMap,
-    body: Option<Stored>,
-    bytes: u64,
-    error: Option<String>,
-    /// A redirect that is to be followed.
-    next: Option<Hop>,
-}
-
 impl<G: GateStore> Shared<G> {
     /// Works until the run stops.
     pub(super) async fn work(self: Arc<Self>) {
@@ -75,10 +62,8 @@ impl<G: GateStore> Shared<G> {
     /// Waits for an item that may start now. `None` when nothing is to be started any more.
     async fn next(&self) -> Option<Started<G>> {
         loop {
-            let woken = self.idle.notified();
-            tokio::pin!(woken);
-            woken.as_mut().enable();
             if self.stopping.load(Ordering::Acquire) {
+                self.idle.notify_one(); // and so on, until all have heard
                 return None;
             }
             let now = self.gates.now();
@@ -88,7 +73,8 @@ impl<G: GateStore> Shared<G> {
                     continue;
                 }
                 Look::Nothing => {
-                    woken.await;
+                    // It is counted as idle since the look, so whoever brings work leaves a permit to wake by.
+                    self.idle.notified().await;
                     self.front.lock().idle -= 1;
                     continue;
                 }
@@ -206,30 +192,19 @@ impl<G: GateStore> Shared<G> {
         work.item.counters.started_at.get_or_insert_with(wall_now);
         work.tries += 1;
 
-        let mut cut = self.cut.subscribe();
-        let (mut attempt, reading, outcome) = {
-            let exchange = self.exchange(&work, &route, admission.permit());
-            tokio::pin!(exchange);
-            loop {
-                let lease = async {
-                    if !admission.is_probe() {
-                        std::future::pending::<()>().await;
-                    }
-                    tokio::time::sleep(self.settings.probe_lease / 3).await;
-                };
-                tokio::select! {
-                    biased;
-                    done = &mut exchange => break done,
-                    () = async { drop(cut.wait_for(|cut| *cut).await) } => break cut_off(),
-                    () = lease => {
-                        if let Err(error) = admission.renew().await {
-                            self.warn_once(error.to_string());
-                        }
-                    }
-                }
-            }
+        // Whoever may not be sent twice is told of if the run ends under it; the others go back by themselves.
+        let once = !is_idempotent(&work.item.request);
+        if once {
+            self.once.lock().insert(work.item.lease.seq(), work.item.clone());
+        }
+        let (mut attempt, reading, outcome) = if admission.is_probe() {
+            self.exchange_as_probe(&work, &route, &admission).await
+        } else {
+            self.exchange(&work, &route, admission.permit()).await
         };
-        let was_cut = attempt.error.as_deref() == Some(CUT);
+        if once {
+            self.once.lock().remove(&work.item.lease.seq());
+        }
         HostStats::add(&route.stats.bytes, attempt.bytes);
         match &outcome {
             Outcome::Refused(_) => HostStats::add(&route.stats.refused, 1),
@@ -268,16 +243,12 @@ impl<G: GateStore> Shared<G> {
             self.follow(lane, work, &route, next);
             return;
         }
-        let verdict = if was_cut && history.idempotent {
-            None
-        } else {
-            Some(verdict(&outcome, &history, &self.routes.item, granted, roll))
-        };
+        let verdict = verdict(&outcome, &history, &self.routes.item, granted, roll);
         let said = attempt.error.clone().or_else(|| reading.as_ref().map(said));
         self.settle(lane, work, &route, attempt, verdict, now, said).await;
     }
 
-    /// Acts on the verdict; none means that the run ended under the request, and that it may be sent again.
+    /// Acts on the verdict.
     #[allow(clippy::too_many_arguments, reason = "one place where an attempt ends, called once")]
     async fn settle(
         &self,
@@ -285,17 +256,10 @@ impl<G: GateStore> Shared<G> {
         mut work: Box<Work>,
         route: &Route,
         attempt: Attempt,
-        verdict: Option<Verdict>,
+        verdict: Verdict,
         now: Timestamp,
         said: Option<String>,
     ) {
-        let Some(verdict) = verdict else {
-            self.finished(lane, route);
-            if let Err(error) = self.job.release(work.item) {
-                self.stop_for(&error);
-            }
-            return;
-        };
         let said = said.unwrap_or_default();
         let park = |work: Box<Work>, until: Until, reason: String| {
             self.finished(lane, route);
@@ -339,7 +303,7 @@ impl<G: GateStore> Shared<G> {
             }
             Verdict::Unknown => {
                 work.item.counters.attempts += 1;
-                let words = "sent, and nobody knows whether it was done; not repeated".to_owned();
+                let words = NOBODY_KNOWS.to_owned();
                 self.finish(lane, work, route, attempt, Ending::Unknown, Some((words, said))).await;
             }
         }
@@ -370,6 +334,9 @@ impl<G: GateStore> Shared<G> {
         front.busy -= 1;
         front.changes += 1;
         front.frontier.finished(lane, route.scopes.iter().map(|scope| &scope.key));
+        if front.busy == 0 && front.frontier.at_hand() == 0 {
+            self.ended.notify_one(); // the last of what is at hand: the run may be over
+        }
     }
 
     async fn finish(
@@ -420,11 +387,40 @@ impl<G: GateStore> Shared<G> {
         let finish =
             Finish { lease: item.lease, ending, record: line, body: file, counters: item.counters.clone() };
         match self.job.finish(finish).await {
-            Ok(()) => self.ended.notify_one(),
+            Ok(()) => {}
             Err(queue::QueueError::StaleLease { .. }) => {
                 self.warn_once("a result came too late, and was dropped".into())
             }
             Err(error) => self.stop_for(&error),
+        }
+    }
+
+    /// Ends items that were cut off on the wire and must not be sent twice.
+    pub(super) async fn give_up(&self, items: impl Iterator<Item = queue::Item>) {
+        for mut item in items {
+            item.counters.attempts += 1;
+            let mut line = Vec::new();
+            Record {
+                attempts: item.counters.attempts,
+                limited: item.counters.limited,
+                waited: item.counters.waited,
+                exit: Some("direct"),
+                error: Some("the run ended while it was on the wire"),
+                reason: Some(NOBODY_KNOWS),
+                started_at: item.counters.started_at,
+                finished_at: Some(wall_now()),
+                ..Record::new(
+                    ItemId::of(item.lease.seq(), item.id.as_deref()),
+                    item.request.url.as_str(),
+                    Ending::Unknown.into(),
+                )
+            }
+            .write(&self.redactor, &mut line);
+            let (lease, counters) = (item.lease, item.counters);
+            let finish = Finish { lease, ending: Ending::Unknown, record: line, body: None, counters };
+            if let Err(error) = self.job.finish(finish).await {
+                return self.stop_for(&error);
+            }
         }
     }
 
@@ -459,178 +455,25 @@ impl<G: GateStore> Shared<G> {
         self.accounts.of(item.account.as_deref(), url, headers, &of_host)
     }
 
-    /// One request and its answer, whole.
-    async fn exchange(
+    /// [`Shared::exchange`], with signs of life for the lease (B1).
+    async fn exchange_as_probe(
         &self,
         work: &Work,
         route: &Route,
-        permit: &Permit,
+        admission: &Admission<G>,
     ) -> (Attempt, Option<Reading>, Outcome) {
-        let mut attempt = Attempt::default();
-        let (request, credentials) = match self.request(work, route) {
-            Ok(request) => request,
-            Err(why) => {
-                attempt.error = Some(why);
-                return (attempt, None, PERMANENT);
-            }
-        };
-        let (target, method) = (request.target.clone(), request.method.clone());
-        let hop = if work.hop.is_some() { client::Hop::Redirect } else { client::Hop::First };
-        let limits =
-            Limits { body_max: self.settings.body_max, hop, ..Limits::within(self.settings.timeout) };
-        let mut response = match self.client.send(permit, request, &limits).await {
-            Ok(response) => response,
-            Err(fault) => {
-                let outcome = of_fault(&fault, is_idempotent(&work.item.request));
-                attempt.error = Some(fault_words(&fault));
-                return (attempt, None, outcome);
-            }
-        };
-        attempt.status = Some(response.status.as_u16());
-        self.cookies.store(&target, &response.headers);
-        match redirect(&response, &target, &method, work.hop.as_ref()) {
-            Ok(None) => {}
-            Ok(Some(next)) => {
-                let reading = self.read(&response, route, None);
-                let outcome = outcome::of_response(response.status.as_u16(), &reading, credentials);
-                response.body.discard(DISCARD_MAX).await;
-                if matches!(outcome, Outcome::Success) {
-                    attempt.next = Some(next);
-                }
-                return (attempt, Some(reading), outcome);
-            }
-            Err(why) => {
-                attempt.error = Some(why);
-                attempt.headers = std::mem::take(&mut response.headers);
-                response.body.discard(DISCARD_MAX).await;
-                return (attempt, None, Outcome::Rejected);
-            }
-        }
-        self.take_body(work, route, response, attempt, credentials).await
-    }
-
-    /// Reads the body to its end, and says what the whole response comes to.
-    async fn take_body(
-        &self,
-        work: &Work,
-        route: &Route,
-        mut response: Response,
-        mut attempt: Attempt,
-        credentials: bool,
-    ) -> (Attempt, Option<Reading>, Outcome) {
-        let status = response.status.as_u16();
-        let looks_into_body = status >= 400 || route.profile.is_some_and(|p| p.reads_success_bodies());
-        let head = self.read(&response, route, None);
-        let refused_by_head = matches!(outcome::of_response(status, &head, credentials), Outcome::Refused(_));
-        let mut sink =
-            self.bodies.sink(work.item.lease.seq(), work.item.id.as_deref(), self.settings.body_max);
-        let mut prefix = Vec::new();
-        // What a refusal says beyond its head is worth a moment, not the whole time-out: the others wait for the news.
-        let patience = refused_by_head.then(|| Instant::now() + REFUSAL_BODY);
-        let fault = loop {
-            let chunk = match patience {
-                Some(until) => match tokio::time::timeout_at(until, response.body.chunk()).await {
-                    Ok(chunk) => chunk,
-                    Err(_) => break None,
-                },
-                None => response.body.chunk().await,
-            };
-            match chunk {
-                None => break None,
-                Some(Err(fault)) => break Some(fault),
-                Some(Ok(bytes)) => {
-                    if looks_into_body && prefix.len() < PREFIX_MAX {
-                        prefix.extend_from_slice(&bytes[..bytes.len().min(PREFIX_MAX - prefix.len())]);
-                    }
-                    if refused_by_head && prefix.len() >= PREFIX_MAX {
-                        break None;
-                    }
-                    if let Err(error) = sink.write(bytes).await {
-                        attempt.error = Some(format!("the body cannot be kept: {error}"));
-                        self.warn_once(format!("a body cannot be written: {error}"));
-                        return (attempt, Some(head), RETRY_LATER);
+        let exchange = self.exchange(work, route, admission.permit());
+        tokio::pin!(exchange);
+        loop {
+            match tokio::time::timeout(self.settings.probe_lease / 3, &mut exchange).await {
+                Ok(done) => return done,
+                Err(_still_on_the_wire) => {
+                    if let Err(error) = admission.renew().await {
+                        self.warn_once(error.to_string());
                     }
                 }
             }
-        };
-        attempt.bytes = response.body.decoded();
-        let reading = if looks_into_body { self.read(&response, route, Some(&prefix)) } else { head };
-        let outcome = match fault {
-            Some(fault) if !refused_by_head => {
-                attempt.error = Some(fault_words(&fault));
-                of_fault(&fault, is_idempotent(&work.item.request))
-            }
-            _ => outcome::of_response(status, &reading, credentials),
-        };
-        attempt.headers = std::mem::take(&mut response.headers);
-        let ends = !matches!(outcome, Outcome::Refused(_) | Outcome::Fault { .. } | Outcome::NotTaken);
-        if ends {
-            match sink.finish().await {
-                Ok(stored) => attempt.body = Some(stored),
-                Err(error) => {
-                    attempt.error = Some(format!("the body cannot be kept: {error}"));
-                    return (attempt, Some(reading), RETRY_LATER);
-                }
-            }
         }
-        if attempt.error.is_none() && status >= 400 {
-            let said = said(&reading);
-            attempt.error = Some(if said.is_empty() {
-                format!("status {status}")
-            } else {
-                format!("status {status}: {said}")
-            });
-        }
-        (attempt, Some(reading), outcome)
-    }
-
-    fn read(&self, response: &Response, route: &Route, body: Option<&[u8]>) -> Reading {
-        let response = hint::Response { status: response.status.as_u16(), headers: &response.headers, body };
-        hint::read(&response, route.profile, wall_now())
-    }
-
-    /// The request as it goes out, and whether it carries credentials of ours.
-    fn request(&self, work: &Work, route: &Route) -> Result<(Request, bool), String> {
-        let item = &work.item.request;
-        let hop = work.hop.as_ref();
-        let target = match hop {
-            Some(hop) => hop.target.clone(),
-            None => Target::parse(&item.url).map_err(|error| error.to_string())?,
-        };
-        let as_get = hop.is_some_and(|hop| hop.as_get);
-        let method = match item.method.as_deref() {
-            Some(name) if !as_get => {
-                Method::from_bytes(name.as_bytes()).map_err(|_| "the method is not one".to_owned())?
-            }
-            Some("HEAD") => Method::HEAD,
-            _ => Method::GET,
-        };
-        let abroad = hop.is_some_and(|hop| hop.abroad);
-        let mut headers = HeaderMap::with_capacity(item.headers.len() + route.headers.len());
-        for (name, value) in &item.headers {
-            let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| format!("`{name}` is no header's name"))?;
-            // K2: what is secret stays with the origin that the item was written for. RFC 9110 section 15.4 says what
-            // describes a body that is not sent any more.
-            let stays = abroad && (self.redactor.is_secret_header(&name) || name == header::COOKIE);
-            if stays || (as_get && name.as_str().starts_with("content-")) {
-                continue;
-            }
-            let mut bytes = HeaderValue::from_bytes(value.as_bytes())
-                .map_err(|_| format!("the value of `{name}` has characters that no header may have"))?;
-            bytes.set_sensitive(self.redactor.is_secret_header(&name));
-            headers.append(name, bytes);
-        }
-        for header in &route.headers {
-            if !headers.contains_key(&header.name) {
-                headers.insert(header.name.clone(), header.to_value());
-            }
-        }
-        self.cookies.add(&target, &mut headers);
-        let secret = |name: &HeaderName| self.redactor.is_secret_header(name) && *name != header::COOKIE;
-        let credentials = target.has_credentials() || headers.keys().any(secret);
-        let body = if as_get { bytes::Bytes::new() } else { item.body.clone().unwrap_or_default().into() };
-        Ok((Request { method, target, headers, body }, credentials))
     }
 
     /// Keeps what a scope has become, and tells whoever watches.
@@ -694,122 +537,14 @@ fn history(work: &Work) -> History {
     }
 }
 
-/// An attempt that the end of the run cut off.
-fn cut_off() -> (Attempt, Option<Reading>, Outcome) {
-    let attempt = Attempt { error: Some(CUT.to_owned()), ..Attempt::default() };
-    (attempt, None, Outcome::Fault { processed: Processed::Unknown, passing: true })
-}
-
-/// What a fault of the client comes to.
-fn of_fault(fault: &client::Fault, idempotent: bool) -> Outcome {
-    let processed = match fault.processed {
-        client::Processed::No => Processed::No,
-        client::Processed::Unknown => Processed::Unknown,
-    };
-    let passing = match fault.kind {
-        FaultKind::EnhanceYourCalm => {
-            return Outcome::Refused(Refusal {
-                wait: None,
-                from: None,
-                named: None,
-                kind: Kind::RateLimit,
-                may_retry: true,
-            });
-        }
-        // RFC 9113 section 8.7: the server has not looked at it.
-        FaultKind::StreamRefused | FaultKind::GoneAway => return Outcome::NotTaken,
-        // The connection was closed while it was idle, and the request met that: no fault of the server.
-        _ if fault.stale_connection && (idempotent || processed == Processed::No) => {
-            return Outcome::NotTaken;
-        }
-        FaultKind::Certificate
-        | FaultKind::AddressForbidden { .. }
-        | FaultKind::NoRoots
-        | FaultKind::BodyTooLarge { .. }
-        | FaultKind::RatioExceeded { .. }
-        | FaultKind::UnsupportedProtocol => false,
-        _ => true,
-    };
-    Outcome::Fault { processed, passing }
-}
-
-/// What a response said about a limit, in a line: the field that decided, else the reason.
-fn said(reading: &Reading) -> String {
-    let evidence = &reading.evidence;
-    if evidence.field().is_empty() {
-        evidence.reason().to_owned()
-    } else {
-        format!("{}: {}", evidence.field(), evidence.value())
-    }
-}
-
-fn fault_words(fault: &client::Fault) -> String {
-    let mut words = fault.to_string();
-    let mut source = std::error::Error::source(fault);
-    while let Some(cause) = source {
-        let cause_words = cause.to_string();
-        if !words.contains(&cause_words) && words.len() < 300 {
-            words.push_str(": ");
-            words.push_str(&cause_words);
-        }
-        source = cause.source();
-    }
-    words
-}
-
-/// Where a response sends us, if anywhere; an error where it must not be followed.
-fn redirect(
-    response: &Response,
-    from: &Target,
-    method: &Method,
-    earlier: Option<&Hop>,
-) -> Result<Option<Hop>, String> {
-    let as_get = match response.status {
-        StatusCode::SEE_OTHER => *method != Method::HEAD,
-        // RFC 9110 sections 15.4.2 and 15.4.3 allow what every browser does.
-        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => *method == Method::POST,
-        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => false,
-        _ => return Ok(None),
-    };
-    let Some(location) = response.headers.get(header::LOCATION) else { return Ok(None) };
-    let count = earlier.map_or(0, |hop| hop.count) + 1;
-    if count > REDIRECTS_MAX {
-        return Err(format!("more than {REDIRECTS_MAX} redirects"));
-    }
-    let target = from
-        .join(location.as_bytes())
-        .map_err(|error| format!("redirect to a place that cannot be fetched: {error}"))?;
-    let abroad = earlier.is_some_and(|hop| hop.abroad) || target.origin() != from.origin();
-    Ok(Some(Hop { target, count, as_get: as_get || earlier.is_some_and(|hop| hop.as_get), abroad }))
-}
-
-/// Whether a request may be sent twice (RFC 9110 section 9.2.2), by its method, a key, or the input's word (V2).
-fn is_idempotent(request: &queue::Request) -> bool {
-    let method = request.method.as_deref().unwrap_or("GET");
-    request.idempotent.unwrap_or_else(|| {
-        matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE")
-            || request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("idempotency-key"))
-    })
-}
-
 /// The wall clock, for records and parked items (T1).
 pub(super) fn wall_now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Timestamp::ZERO.plus(since)
 }
 
-const PERMANENT: Outcome = Outcome::Fault { processed: Processed::No, passing: false };
-const RETRY_LATER: Outcome = Outcome::Fault { processed: Processed::Unknown, passing: true };
-/// The error of an attempt that the end of the run cut off.
-const CUT: &str = "the run ended";
-/// Redirects of one item (K4); the WHATWG Fetch standard allows 20, few sites need more than 3.
-const REDIRECTS_MAX: u32 = 10;
-/// So much of a body that nobody wants is read so that the connection can be used again.
-const DISCARD_MAX: u64 = 64 * 1024;
-/// So much of a body is searched for what it says about a limit.
-const PREFIX_MAX: usize = 64 * 1024;
-/// How long the body of a refusal is waited for.
-const REFUSAL_BODY: Duration = Duration::from_secs(1);
+/// The reason of an outcome that is unknown.
+const NOBODY_KNOWS: &str = "sent, and nobody knows whether it was done; not repeated";
 /// Items at hand of all lanes together, about.
 const AT_HAND_MAX: usize = 32 * 1024;
 /// The smallest and the largest page of a lane.
