@@ -8,13 +8,13 @@ use std::{
 };
 
 use forbear::{
-    engine::{End, FetchError, FetchOptions, KeepBodies, Run, Stop, Summary, plan},
+    engine::{Broken, End, FetchError, FetchOptions, KeepBodies, Run, Stop, Summary, plan},
     input::Source,
 };
-use forbear_store::queue::OutputTarget;
+use forbear_store::queue::{InputEnd, OutputTarget};
 
 use crate::{
-    args::{Bodies, FetchArgs},
+    args::{Bodies, FetchArgs, Progress},
     exit::{Exit, Failure},
     progress::Display,
     table,
@@ -50,18 +50,18 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let ended = run.run(stop).await;
     display.end();
     let summary = ended.map_err(failure)?;
-    table::summary(&summary);
-    if let Some(why) = &summary.broken
-        && is_closed_pipe(why)
-    {
-        return Ok(Exit::Done); // whoever read the output has seen enough
-    }
-    let exit = exit_of(&summary);
-    last_line(&summary, &args.output, &job, exit);
-    if temporary && summary.end == End::Complete {
+    let closed = summary.broken == Some(Broken::OutputClosed);
+    if temporary && (closed || summary.end == End::Complete) {
         remove_job(&job);
     }
-    Ok(exit)
+    if closed {
+        return Ok(Exit::Done); // whoever read the output has seen enough
+    }
+    if args.progress != Progress::None {
+        table::summary(&summary);
+    }
+    last_line(&summary);
+    Ok(exit_of(&summary))
 }
 
 /// The job's file, and whether it goes away with a complete run: what went to a pipe is nobody's to resume.
@@ -122,6 +122,7 @@ fn exit_of(summary: &Summary) -> Exit {
     let counts = &summary.counts;
     match summary.end {
         End::Interrupted => Exit::Interrupted,
+        End::Broken if matches!(summary.broken, Some(Broken::Input(_))) => Exit::Usage,
         End::Broken => Exit::Internal,
         _ if counts.open() > 0 => Exit::WorkLeft,
         _ if counts.failed + counts.unknown > 0 => Exit::SomeFailed,
@@ -130,7 +131,7 @@ fn exit_of(summary: &Summary) -> Exit {
 }
 
 /// What is left, from when it can be done, and how (X2).
-fn last_line(summary: &Summary, output: &Path, job: &Path, exit: Exit) {
+fn last_line(summary: &Summary) {
     let why = match summary.end {
         End::Complete => return,
         End::OutOfTime => "the time of this run is over",
@@ -142,19 +143,31 @@ fn last_line(summary: &Summary, output: &Path, job: &Path, exit: Exit) {
     if let Some(broken) = &summary.broken {
         eprintln!("forbear: {broken}");
     }
-    if exit == Exit::Done || summary.counts.open() == 0 {
+    let unread = summary.counts.input == InputEnd::More;
+    if summary.counts.open() == 0 && !unread {
         return;
     }
     let due = match summary.resume_at {
         Some(at) => format!(", the next is due at {}", forbear::record::rfc3339(at)),
         None => String::new(),
     };
-    let (job, output) = (job.display(), output.display());
-    eprintln!("forbear: {why}{due}; go on with: forbear fetch --job {job} -o {output}");
+    let rest = if unread { ", and the input has more" } else { "" };
+    eprintln!("forbear: {why}{due}{rest}; go on with: {}", same_command());
 }
 
-fn is_closed_pipe(why: &str) -> bool {
-    why.contains("closed by its reader")
+/// The command line as it was given: the same one resumes (J2).
+fn same_command() -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let words = std::env::args_os().enumerate().map(|(i, word)| {
+        let word = word.to_string_lossy().into_owned();
+        let word = if i == 0 { "forbear".to_owned() } else { word };
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 fn failure(error: FetchError) -> Failure {

@@ -568,7 +568,7 @@ impl Gate {
             if doubled < policy.pause_cap {
                 self.cap_doubled += 1; // B3: up to pause_cap, and no further
             }
-        } else if first || quiet > self.untold_wait(policy, 1.0).saturating_mul(10).max(QUIET) {
+        } else if first || quiet > self.untold_wait(policy, 1.0).saturating_mul(4).max(QUIET) {
             self.level = 0;
         } else {
             self.level = self.level.saturating_add(1);
@@ -646,8 +646,8 @@ fn chance(wait: Duration, jitter: f64, roll: f64) -> Duration {
 
 /// B3: backoff cap and pause fall back after so long without a refusal.
 const FORGIVEN: Duration = Duration::from_secs(600);
-/// P4: the level is forgiven after ten times the longest wait of that level, and at least this.
-const QUIET: Duration = Duration::from_secs(10);
+/// P4: the level is forgiven after four times the longest wait of that level, and at least this.
+const QUIET: Duration = Duration::from_secs(2);
 /// A scope that was not used for so long takes no memory.
 const IDLE_S: u32 = 60;
 /// Failures under load without a success between, before the scope pauses.

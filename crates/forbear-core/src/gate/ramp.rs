@@ -153,7 +153,7 @@ impl Ramp {
         }
         self.accepted += 1;
         let below = self.rate < self.bad * 0.95;
-        let step = Duration::from_secs_f32((3.0 / self.rate).max(0.5));
+        let step = Duration::from_secs_f32((1.5 / self.rate).max(0.25));
         let step = if below { step } else { (step * 10).max(Duration::from_secs(30)) };
         let elapsed = self.since_step(now);
         if elapsed < step {

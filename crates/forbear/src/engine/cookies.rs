@@ -1,6 +1,6 @@
 //! Cookies of a run, where they are switched on: one jar, for there is one exit.
 
-use cookie_store::CookieStore;
+use cookie_store::{Cookie, CookieDomain, CookieError, CookieStore};
 use http::{HeaderMap, HeaderValue, header};
 use parking_lot::Mutex;
 use url::Url;
@@ -25,7 +25,7 @@ impl Cookies {
         for field in headers.get_all(header::SET_COOKIE) {
             let Ok(text) = field.to_str() else { continue };
             if jar.iter_any().count() < COOKIES_MAX
-                && let Err(error) = jar.parse(text, &url)
+                && let Err(error) = parse(text, &url).and_then(|cookie| jar.insert(cookie, &url))
             {
                 tracing::debug!(%error, "a cookie is not kept");
             }
@@ -50,6 +50,20 @@ impl Cookies {
     }
 }
 
+/// A cookie of `from`. A domain of one label belongs to nobody, as all of `com`: refused, but where it is the host itself,
+/// which then keeps it alone ([RFC 6265 section 5.3](https://www.rfc-editor.org/rfc/rfc6265#section-5.3), 5). Longer
+/// public suffixes are not known: no list comes along.
+fn parse(text: &str, from: &Url) -> Result<Cookie<'static>, CookieError> {
+    let mut cookie = Cookie::parse(text, from)?.into_owned();
+    if matches!(&cookie.domain, CookieDomain::Suffix(domain) if !domain.contains('.')) {
+        if !cookie.domain.host_is_identical(from) {
+            return Err(CookieError::DomainMismatch);
+        }
+        cookie.domain = CookieDomain::host_only(from)?;
+    }
+    Ok(cookie)
+}
+
 /// Cookies of all sites together (K4).
 const COOKIES_MAX: usize = 10_000;
 
@@ -57,9 +71,9 @@ const COOKIES_MAX: usize = 10_000;
 mod tests {
     use super::*;
 
-    fn round_trip(on: bool, set: &str, to: &str) -> Option<String> {
+    fn round_trip(on: bool, from: &str, set: &str, to: &str) -> Option<String> {
         let cookies = Cookies::new(on);
-        let from = Target::parse("http://a.example/x").unwrap();
+        let from = Target::parse(from).unwrap();
         let mut headers = HeaderMap::new();
         headers.insert(header::SET_COOKIE, set.parse().unwrap());
         cookies.store(&from, &headers);
@@ -70,15 +84,23 @@ mod tests {
 
     #[test]
     fn k2_cookies_go_back_where_they_belong_and_nowhere_else() {
-        for (set, to, expected) in [
-            ("k=v", "http://a.example/y", Some("k=v")),
-            ("k=v", "http://b.example/y", None),
-            ("k=v; Secure", "http://a.example/y", None),
-            ("k=v; Path=/deep", "http://a.example/y", None),
-            ("k=v; Domain=example", "http://b.example/", None),
+        for (from, set, to, expected) in [
+            ("http://a.example/x", "k=v", "http://a.example/y", Some("k=v")),
+            ("http://a.example/x", "k=v", "http://b.example/y", None),
+            ("http://a.example/x", "k=v", "http://sub.a.example/y", None),
+            ("http://a.example/x", "k=v; Secure", "http://a.example/y", None),
+            ("http://a.example/x", "k=v; Path=/deep", "http://a.example/y", None),
+            ("http://a.example/x", "k=v; Domain=a.example", "http://sub.a.example/", Some("k=v")),
+            ("http://a.example/x", "k=v; Domain=b.example", "http://b.example/", None),
+            ("http://a.example/x", "k=v; Domain=example", "http://a.example/", None),
+            ("http://a.example/x", "k=v; Domain=example", "http://b.example/", None),
+            ("http://a.example/x", "k=v; Domain=.EXAMPLE", "http://b.example/", None),
+            ("http://intranet/x", "k=v; Domain=intranet", "http://intranet/", Some("k=v")),
+            ("http://intranet/x", "k=v; Domain=intranet", "http://wiki.intranet/", None),
         ] {
-            assert_eq!(round_trip(true, set, to).as_deref(), expected, "{set} -> {to}");
+            assert_eq!(round_trip(true, from, set, to).as_deref(), expected, "{from}: {set} -> {to}");
         }
-        assert_eq!(round_trip(false, "k=v", "http://a.example/y"), None, "switched off");
+        let off = round_trip(false, "http://a.example/x", "k=v", "http://a.example/y");
+        assert_eq!(off, None, "switched off");
     }
 }

@@ -92,6 +92,7 @@ impl Front {
     }
 
     /// Puts the lane aside that waits longest; its items are for the store.
+    #[expect(clippy::vec_box, reason = "the frontier keeps them boxed, and gives them back as they are")]
     pub(super) fn make_room(&mut self, now: Timestamp) -> Option<(Vec<Box<Work>>, Timestamp)> {
         if self.asleep.len() >= ASLEEP_MAX {
             self.asleep.retain(|_, until| *until > now);

@@ -42,7 +42,7 @@ pub use self::{
     events::{Event, Events},
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts},
-    summary::{End, HostRow, Summary},
+    summary::{Broken, End, HostRow, Summary},
 };
 use crate::{
     bodies::{Bodies, BodyDir, BodyError},
@@ -194,7 +194,7 @@ struct Shared<G> {
     once: Mutex<HashMap<Seq, Item>>,
     events: Events,
     warned: Mutex<Vec<String>>,
-    broken: Mutex<Option<String>>,
+    broken: Mutex<Option<Broken>>,
     importer: Mutex<Option<Importer>>,
 }
 
@@ -376,7 +376,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
             // What it handed over last is not counted before it is written.
             Some(Ok(Imported::All)) if shared.job.counts().input == InputEnd::More => return None,
             Some(Err(error)) => {
-                shared.broken.lock().get_or_insert(chain(&*error));
+                shared.broken.lock().get_or_insert(Broken::Input(chain(&*error)));
                 return Some(End::Broken);
             }
             Some(Ok(_)) => {}
@@ -573,9 +573,18 @@ impl<G: GateStore> Shared<G> {
 
     /// The job cannot go on: the run ends, and says why.
     fn stop_for(&self, error: &QueueError) {
-        self.broken.lock().get_or_insert(chain(error));
+        let broken = if is_closed(error) { Broken::OutputClosed } else { Broken::Job(chain(error)) };
+        self.broken.lock().get_or_insert(broken);
         self.stopping.store(true, Ordering::Release);
         self.ended.notify_one();
+    }
+}
+
+fn is_closed(error: &QueueError) -> bool {
+    match error {
+        QueueError::OutputClosed => true,
+        QueueError::Stopped(why) => is_closed(why),
+        _ => false,
     }
 }
 

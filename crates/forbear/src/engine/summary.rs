@@ -1,6 +1,6 @@
 //! How a run ended: counts, a row per host, and when the rest is due.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{fmt, sync::atomic::Ordering, time::Duration};
 
 use forbear_core::time::Timestamp;
 use forbear_store::queue::Counts;
@@ -22,6 +22,26 @@ pub enum End {
     Interrupted,
     /// It cannot go on.
     Broken,
+}
+
+/// What keeps a run from going on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Broken {
+    /// Whoever read the output has gone: they have seen enough.
+    OutputClosed,
+    /// The input cannot be read on, or is another one than the job's.
+    Input(String),
+    /// The job.
+    Job(String),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Broken::OutputClosed => f.write_str("the output was closed by its reader"),
+            Broken::Input(why) | Broken::Job(why) => f.write_str(why),
+        }
+    }
 }
 
 /// What was seen of one origin.
@@ -54,8 +74,8 @@ pub struct Summary {
     pub counts: Counts,
     /// Why it ended.
     pub end: End,
-    /// Why it could not go on, in words.
-    pub broken: Option<String>,
+    /// Why it could not go on.
+    pub broken: Option<Broken>,
     /// When the first of what is left is due, on the wall clock.
     pub resume_at: Option<Timestamp>,
     /// How long it took.
@@ -99,7 +119,7 @@ pub(super) fn of<G>(
     shared: &Shared<G>,
     counts: Counts,
     end: End,
-    broken: Option<String>,
+    broken: Option<Broken>,
     resume_at: Option<Timestamp>,
     elapsed: Duration,
 ) -> Summary {

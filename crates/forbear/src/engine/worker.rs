@@ -388,7 +388,7 @@ impl<G: GateStore> Shared<G> {
             Finish { lease: item.lease, ending, record: line, body: file, counters: item.counters.clone() };
         match self.job.finish(finish).await {
             Ok(()) => {}
-            Err(queue::QueueError::StaleLease { .. }) => {
+            Err(queue::QueueError::StaleLease) => {
                 self.warn_once("a result came too late, and was dropped".into())
             }
             Err(error) => self.stop_for(&error),
