@@ -47,7 +47,7 @@ async fn polite_is_the_default() {
 #[tokio::test(flavor = "multi_thread")]
 async fn polite_meets_a_limit_once_and_learns_its_pace() {
     let server = zoo("token-bucket:rate=25/s,burst=10,hint=seconds", ms(10)).await;
-    Job::of(pages(&server, "p", 150)).run_all_done(150, &[]).await;
+    Job::of(pages(&server, "p", 90)).run_all_done(90, &[]).await;
     let log = server.stop().await;
     kit::assert_pauses_kept(&log);
     assert!(log.refused().count() <= 64, "{} refused", log.refused().count());
@@ -57,8 +57,8 @@ async fn polite_meets_a_limit_once_and_learns_its_pace() {
 async fn shared_gate_sends_two_probes_and_nothing_else_when_the_first_one_meets_a_closed_door() {
     // It is shut for 4 s and tells 3 s: the first probe comes too early, by the server's own word.
     let server = shut_once(40, secs(4), secs(3), ms(50)).await;
-    let job = Job::of(pages(&server, "p", 200));
-    let ran = job.run_all_done(200, &["--policy", "shared-gate", "--workers", "64"]).await;
+    let job = Job::of(pages(&server, "p", 80));
+    let ran = job.run_all_done(80, &["--policy", "shared-gate", "--workers", "64"]).await;
     let row = ran.row(&server);
     let log = server.stop().await;
     assert_eq!(until_it_opens(&log), 2, "{:#?}", log.probes());
@@ -108,11 +108,11 @@ async fn retry_after_with_the_rate_by_configuration_is_hardly_refused() {
     const LIMITER: &str = "token-bucket:rate=10/s,burst=4,hint=seconds";
     let (server, theirs) = (zoo(LIMITER, ms(5)).await, zoo(LIMITER, ms(5)).await);
     let rate = format!("{}=10/s", authority(&server));
-    let job = Job::of(pages(&server, "p", 100));
+    let job = Job::of(pages(&server, "p", 60));
     let flags = ["--policy", "retry-after", "--host-rate", &rate];
-    let paths = (1..=100).map(|page| format!("/p/{page}")).collect();
+    let paths = (1..=60).map(|page| format!("/p/{page}")).collect();
     let options = NaiveOptions { workers: 16, retry: Retry::Every(ms(400)), ..NaiveOptions::default() };
-    let (ran, naive) = tokio::join!(job.run_all_done(100, &flags), naive::run(theirs.addr(), paths, options));
+    let (ran, naive) = tokio::join!(job.run_all_done(60, &flags), naive::run(theirs.addr(), paths, options));
     let log = server.stop().await;
     let refused = log.refused().count();
     assert!(refused * 50 <= log.hits().len(), "{refused} refused of {}\n{}", log.hits().len(), ran.stderr);

@@ -18,6 +18,9 @@ pub(crate) mod wiretap;
 /// How long an answer may be on its way to a client that the machine keeps waiting: what was sent meanwhile knew nothing of it.
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
 
+/// Nothing is learned, so the way back after a pause takes no time: for tests whose subject it is not.
+pub(crate) const NOTHING_LEARNED: &str = "pace = \"configured\"\n";
+
 /// The longest that any run here may take, many times what it needs: a hang is a failure with its last words.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -78,6 +81,11 @@ impl Job {
     pub(crate) fn config(self, toml: &str) -> Job {
         fs::write(self.dir.path().join("forbear.toml"), toml).unwrap();
         self
+    }
+
+    /// With this configuration, and with nothing learned.
+    pub(crate) fn unlearned(self, toml: &str) -> Job {
+        self.config(&format!("{NOTHING_LEARNED}{toml}"))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -91,27 +91,27 @@ async fn c2_never_more_in_flight_than_workers_over_all_hosts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c3_a_slow_host_starves_nobody() {
-    let (slow, fast) = (zoo("open", secs(3)).await, zoo("open", ms(5)).await);
+    let (slow, fast) = (zoo("open", secs(2)).await, zoo("open", ms(5)).await);
     let clocks = Clocks::of(&[&slow, &fast]);
-    let urls = [pages(&slow, "p", 6), pages(&fast, "p", 80)].concat();
-    Job::of(urls).run_all_done(86, &["--workers", "6"]).await;
+    let urls = [pages(&slow, "p", 4), pages(&fast, "p", 60)].concat();
+    Job::of(urls).run_all_done(64, &["--workers", "6"]).await;
     let (slow, fast) = (slow.stop().await, fast.stop().await);
     let first_slow = clocks.common(0, slow.hits()[0].answered.unwrap());
-    let last_fast = clocks.common(1, fast.hits()[79].at);
+    let last_fast = clocks.common(1, fast.hits()[59].at);
     assert!(last_fast < first_slow, "the fast host was done before the slow one had answered once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c3_a_paused_host_holds_no_worker() {
     let paused = scripted(|before, _| match before {
-        0 => Answer::refused(429).retry_after(secs(4)),
+        0 => Answer::refused(429).retry_after(secs(3)),
         _ => Answer::ok(),
     })
     .await;
     let open = zoo("open", ms(5)).await;
     let clocks = Clocks::of(&[&paused, &open]);
     let urls = [pages(&paused, "p", 5), pages(&open, "p", 60)].concat();
-    Job::of(urls).run_all_done(65, &["--workers", "1"]).await;
+    Job::of(urls).unlearned("").run_all_done(65, &["--workers", "1"]).await;
     let (paused, open) = (paused.stop().await, open.stop().await);
     assert_eq!(paused.sent_into_pause(ms(0)).len(), 0);
     let opened = clocks.common(0, paused.hits()[1].at);

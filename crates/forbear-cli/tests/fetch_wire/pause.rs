@@ -12,7 +12,7 @@ use crate::kit::{Job, after, assert_pauses_kept, ms, pages, quiet_after, scripte
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p1_nothing_is_sent_into_a_told_pause() {
-    let server = zoo("token-bucket:rate=20/s,burst=20,penalty=2s,hint=seconds", ms(10)).await;
+    let server = zoo("token-bucket:rate=20/s,burst=20,penalty=1s,hint=seconds", ms(10)).await;
     Job::of(pages(&server, "p", 60)).run_all_done(60, &[]).await;
     let log = server.stop().await;
     assert!(log.refused().count() > 0, "the limit was never met, so nothing was tested");
@@ -23,7 +23,7 @@ async fn p1_nothing_is_sent_into_a_told_pause() {
 #[tokio::test(flavor = "multi_thread")]
 async fn t2_nothing_starts_before_its_deadline() {
     let server = zoo("fixed-window:limit=3/700ms,phase=first-request,hint=ms", ms(0)).await;
-    Job::of(pages(&server, "p", 15)).run_all_done(15, &["--workers", "1"]).await;
+    Job::of(pages(&server, "p", 9)).run_all_done(9, &["--workers", "1"]).await;
     let log = server.stop().await;
     assert!(log.refused().count() > 0);
     let intrusions = log.sent_into_pause(ms(0));
@@ -32,15 +32,15 @@ async fn t2_nothing_starts_before_its_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn p2_neither_a_shorter_hint_nor_a_late_success_shortens_a_pause() {
-    // Four at once: the first is refused for 4 s, then the second for 1 s, then the others come back well.
+    // Four at once: the first is refused for 3 s, then the second for 1 s, then the others come back well.
     let server = scripted(|before, _| match before {
-        0 => Answer::refused(429).retry_after(secs(4)).after(ms(600)),
+        0 => Answer::refused(429).retry_after(secs(3)).after(ms(600)),
         1 => Answer::refused(429).retry_after(secs(1)).after(ms(900)),
         2 | 3 => Answer::ok().after(ms(1200)),
         _ => Answer::ok(),
     })
     .await;
-    Job::of(pages(&server, "p", 8)).run_all_done(8, &[]).await;
+    Job::of(pages(&server, "p", 8)).unlearned("").run_all_done(8, &[]).await;
     let log = server.stop().await;
     assert_eq!(log.pauses().len(), 1, "four were on the wire at once: {:#?}", log.pauses());
     assert_eq!(log.pauses()[0].refusals, 2);
@@ -57,7 +57,7 @@ async fn p3_what_was_in_flight_is_one_incident() {
     })
     .await;
     // Without chance a pause of the level n is exactly 2^n s.
-    let job = Job::of(pages(&server, "p", 8)).config("jitter = 0\n");
+    let job = Job::of(pages(&server, "p", 8)).unlearned("jitter = 0\n");
     let ran = job.run_all_done(8, &["-v"]).await;
     let row = ran.row(&server);
     assert_eq!((row.refused, row.pauses, row.probes), (5, 2, 2), "{row:?}");
@@ -83,8 +83,8 @@ async fn p4_a_refusal_without_a_usable_time_is_at_least_the_base() {
         }
     })
     .await;
-    let config = "workers = 1\nbackoff_base = \"400ms\"\npace = \"configured\"\n";
-    Job::of(pages(&server, "p", 10)).config(config).run_all_done(10, &[]).await;
+    let config = "workers = 1\nbackoff_base = \"400ms\"\n";
+    Job::of(pages(&server, "p", 10)).unlearned(config).run_all_done(10, &[]).await;
     let log = server.stop().await;
     assert_eq!(log.refused().count(), 4);
     for index in [0, 2, 4, 6] {
@@ -199,11 +199,11 @@ async fn p7_no_probe_tests_a_budget_or_a_scope_that_the_server_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn p8_a_restart_inside_a_pause_waits_for_what_is_left() {
     let server = scripted(|before, _| match before {
-        2 => Answer::refused(429).retry_after(secs(5)),
+        2 => Answer::refused(429).retry_after(secs(4)),
         _ => Answer::ok().after(ms(20)),
     })
     .await;
-    let job = Job::of(pages(&server, "p", 12));
+    let job = Job::of(pages(&server, "p", 12)).unlearned("");
     let mut first = job.start(&["--workers", "1"]);
     until("the refusal", || server.log().refused().any(|hit| hit.delivered)).await;
     // A pause is on disk within 50 ms; this machine may be busy.

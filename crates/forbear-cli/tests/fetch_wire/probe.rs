@@ -2,12 +2,12 @@
 
 use forbear_zoo::{Answer, Fault, peak};
 
-use crate::kit::{Job, assert_pauses_kept, ms, pages, quiet_after, scripted, secs, started, zoo};
+use crate::kit::{Job, assert_pauses_kept, ms, pages, quiet_after, scripted, secs, started, until, zoo};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b1_after_a_pause_exactly_one_request_probes() {
     // The answers are slow, so a second probe would be seen beside the first.
-    let server = zoo("fixed-window:limit=12/2s,phase=first-request,hint=seconds", ms(150)).await;
+    let server = zoo("fixed-window:limit=12/1s,phase=first-request,hint=seconds", ms(150)).await;
     let job = Job::of(pages(&server, "p", 36));
     let ran = job.run_all_done(36, &["--workers", "64"]).await;
     let row = ran.row(&server);
@@ -19,18 +19,37 @@ async fn b1_after_a_pause_exactly_one_request_probes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn b1_a_probe_on_the_wire_keeps_its_lease_as_long_as_it_lasts() {
-    // It takes three leases to be answered; nobody else may ask meanwhile.
+    // It takes four leases to be answered; nobody else may ask meanwhile.
     let server = scripted(|before, _| match before {
         0 => Answer::refused(429).retry_after(secs(1)),
-        1 => Answer::ok().after(ms(2500)),
+        1 => Answer::ok().after(ms(2000)),
         _ => Answer::ok(),
     })
     .await;
-    let job = Job::of(pages(&server, "p", 10)).config("probe_lease = \"800ms\"\nhost_concurrency = 1\n");
+    let job = Job::of(pages(&server, "p", 10)).unlearned("probe_lease = \"500ms\"\nhost_concurrency = 1\n");
     job.run_all_done(10, &[]).await;
     let log = server.stop().await;
     assert_pauses_kept(&log);
     assert!(log.hits()[2].at >= log.hits()[1].answered.unwrap(), "{:#?}", &log.hits()[..3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b1_whoever_takes_over_from_a_killed_probe_is_one_probe_again() {
+    let server = scripted(|before, _| match before {
+        0 => Answer::refused(429).retry_after(secs(1)),
+        1 => Answer::ok().after(secs(60)),
+        _ => Answer::ok().after(ms(300)),
+    })
+    .await;
+    let job = Job::of(pages(&server, "p", 10)).unlearned("workers = 8\n");
+    let mut first = job.start(&["--host-concurrency", "1"]);
+    until("the probe is on the wire", || server.log().hits().len() == 2).await;
+    first.kill();
+    job.run_all_done(10, &[]).await;
+    let log = server.stop().await;
+    assert_pauses_kept(&log);
+    let hits = log.hits();
+    assert!(hits[3].at >= hits[2].answered.unwrap(), "the scope was still shut for all others: {hits:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,12 +61,12 @@ async fn b2_a_probe_opens_nothing_but_its_own_scope() {
     })
     .await;
     let long = scripted(|before, _| match before {
-        0 => Answer::refused(429).retry_after(secs(4)),
+        0 => Answer::refused(429).retry_after(secs(3)),
         _ => Answer::ok(),
     })
     .await;
     let urls = [pages(&short, "p", 5), pages(&long, "p", 5)].concat();
-    Job::of(urls).config("host_concurrency = 1\n").run_all_done(10, &[]).await;
+    Job::of(urls).unlearned("host_concurrency = 1\n").run_all_done(10, &[]).await;
     for server in [short, long] {
         let log = server.stop().await;
         assert_pauses_kept(&log);
@@ -59,12 +78,12 @@ async fn b2_a_probe_opens_nothing_but_its_own_scope() {
 async fn b3_each_refused_probe_makes_the_pause_longer() {
     let server = scripted(|before, _| if before < 5 { Answer::refused(503) } else { Answer::ok() }).await;
     let config =
-        "workers = 1\nbackoff_base = \"200ms\"\nbackoff_cap = \"800ms\"\njitter = 0\nrefusals_per_item = 9\n";
-    let ran = Job::of(pages(&server, "p", 3)).config(config).run_all_done(3, &[]).await;
+        "workers = 1\nbackoff_base = \"100ms\"\nbackoff_cap = \"400ms\"\njitter = 0\nrefusals_per_item = 9\n";
+    let ran = Job::of(pages(&server, "p", 3)).unlearned(config).run_all_done(3, &[]).await;
     assert_eq!(ran.row(&server).probes, 5);
     let log = server.stop().await;
     // The cap doubles with each refused probe, so it never stands in the way of the exponential.
-    for (index, least) in [200, 400, 800, 1600, 3200].into_iter().enumerate() {
+    for (index, least) in [100, 200, 400, 800, 1600].into_iter().enumerate() {
         let quiet = quiet_after(&log, index);
         assert!(quiet >= ms(least), "after refusal {index}: {quiet:?}, at least {least} ms");
     }
@@ -79,7 +98,7 @@ async fn b3_a_probe_without_an_answer_is_no_reopening() {
     })
     .await;
     let config = "host_concurrency = 1\nbackoff_base = \"300ms\"\n";
-    let ran = Job::of(pages(&server, "p", 10)).config(config).run_all_done(10, &[]).await;
+    let ran = Job::of(pages(&server, "p", 10)).unlearned(config).run_all_done(10, &[]).await;
     let row = ran.row(&server);
     assert_eq!((row.pauses, row.probes), (1, 3), "still the same incident, and three probes: {row:?}");
     let log = server.stop().await;
@@ -137,11 +156,11 @@ async fn x1_a_host_that_refuses_again_and_again_trips_and_one_probe_closes_the_c
     )
     .await;
     let config = "workers = 1\nbackoff_base = \"100ms\"\nbackoff_cap = \"100ms\"\npause_cap = \"100ms\"\njitter = 0\n\
-                  refusals_per_item = 9\n[circuit]\nrefusals = 4\nincidents = 3\npause = \"3s\"\n";
-    let ran = Job::of(pages(&server, "p", 10)).config(config).run_all_done(10, &["-v"]).await;
-    assert!(ran.stderr.contains("refuses again and again, pause of 3.0 s"), "{}", ran.stderr);
+                  refusals_per_item = 9\n[circuit]\nrefusals = 4\nincidents = 3\npause = \"2s\"\n";
+    let ran = Job::of(pages(&server, "p", 10)).unlearned(config).run_all_done(10, &["-v"]).await;
+    assert!(ran.stderr.contains("refuses again and again, pause of 2.0 s"), "{}", ran.stderr);
     let log = server.stop().await;
-    let quiet: Vec<bool> = (0..4).map(|index| quiet_after(&log, index) >= secs(3)).collect();
+    let quiet: Vec<bool> = (0..4).map(|index| quiet_after(&log, index) >= secs(2)).collect();
     assert_eq!(quiet, [false, false, false, true], "the fourth in a row trips");
     assert_eq!(log.refused().count(), 4, "one success after it, and all is open");
 }

@@ -12,16 +12,16 @@ fn sent_meanwhile(log: &Log, folder: &str) -> usize {
     log.hits().iter().filter(|hit| hit.at > from && hit.at < until && hit.path.starts_with(folder)).count()
 }
 
-/// `/a/` is refused once for 3 s; `/b/` never, but each page of it takes 100 ms.
+/// `/a/` is refused once for 2 s; `/b/` never, but each page of it takes 100 ms.
 async fn one_folder_refused(config: impl Fn(&str) -> String) -> Log {
     let mut refused = false;
     let server = scripted(move |_, request| match request.path.starts_with("/a/") {
-        true if !std::mem::replace(&mut refused, true) => Answer::refused(429).retry_after(secs(3)),
+        true if !std::mem::replace(&mut refused, true) => Answer::refused(429).retry_after(secs(2)),
         _ => Answer::ok().after(ms(100)),
     })
     .await;
     let urls = [pages(&server, "a", 4), pages(&server, "b", 12)].concat();
-    let job = Job::of(urls).config(&config(&authority(&server)));
+    let job = Job::of(urls).unlearned(&config(&authority(&server)));
     job.run_all_done(16, &["--workers", "2"]).await;
     server.stop().await
 }
@@ -60,7 +60,7 @@ async fn s3_a_policy_narrows_a_limit_to_the_endpoint() {
 async fn s3_a_policy_narrows_a_limit_to_the_account() {
     let mut refused = false;
     let server = scripted(move |_, request| match request.path.starts_with("/a/") {
-        true if !std::mem::replace(&mut refused, true) => Answer::refused(429).retry_after(secs(3)),
+        true if !std::mem::replace(&mut refused, true) => Answer::refused(429).retry_after(secs(2)),
         _ => Answer::ok().after(ms(100)),
     })
     .await;
@@ -71,7 +71,7 @@ async fn s3_a_policy_narrows_a_limit_to_the_account() {
                 .to_string()
         })
         .collect();
-    let job = Job::of(lines).config("scope = [\"origin+account\"]\n");
+    let job = Job::of(lines).unlearned("scope = [\"origin+account\"]\n");
     job.run_all_done(16, &["--workers", "2"]).await;
     let log = server.stop().await;
     assert_eq!(sent_meanwhile(&log, "/a/"), 0, "the account that was refused waits");
@@ -81,38 +81,38 @@ async fn s3_a_policy_narrows_a_limit_to_the_account() {
 #[tokio::test(flavor = "multi_thread")]
 async fn s1_a_limit_of_an_account_holds_on_every_origin_where_the_policy_says_so() {
     let first = scripted(|before, _| match before {
-        0 => Answer::refused(429).retry_after(secs(3)),
+        0 => Answer::refused(429).retry_after(secs(2)),
         _ => Answer::ok(),
     })
     .await;
     let second = zoo("open", ms(200)).await;
-    let lines: Vec<String> = (0..24)
+    let lines: Vec<String> = (0..16)
         .map(|n| {
             let server = if n % 4 == 0 { &first } else { &second };
             json!({ "url": server.url(&format!("/{n}")), "account": "ours" }).to_string()
         })
         .collect();
-    Job::of(lines).config("scope = [\"account\"]\n").run_all_done(24, &["--workers", "1"]).await;
-    assert!(longest_silence_of(first, second).await >= secs(3));
+    Job::of(lines).unlearned("scope = [\"account\"]\n").run_all_done(16, &["--workers", "1"]).await;
+    assert!(longest_silence_of(first, second).await >= secs(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn s1_a_group_shares_one_limit_and_others_do_not() {
     for (grouped, stops) in [(true, true), (false, false)] {
         let first = scripted(|before, _| match before {
-            0 => Answer::refused(429).retry_after(secs(3)),
+            0 => Answer::refused(429).retry_after(secs(2)),
             _ => Answer::ok(),
         })
         .await;
         let second = zoo("open", ms(200)).await;
         let urls: Vec<String> =
-            (0..24).map(|n| if n % 4 == 0 { &first } else { &second }.url(&format!("/{n}"))).collect();
+            (0..16).map(|n| if n % 4 == 0 { &first } else { &second }.url(&format!("/{n}"))).collect();
         let config = match grouped {
             true => format!("[groups]\nshop = [\"{}\", \"{}\"]\n", authority(&first), authority(&second)),
             false => String::new(),
         };
-        Job::of(urls).config(&config).run_all_done(24, &["--workers", "1"]).await;
-        let silent = longest_silence_of(first, second).await >= secs(3);
+        Job::of(urls).unlearned(&config).run_all_done(16, &["--workers", "1"]).await;
+        let silent = longest_silence_of(first, second).await >= secs(2);
         assert_eq!(silent, stops, "grouped: {grouped}");
     }
 }

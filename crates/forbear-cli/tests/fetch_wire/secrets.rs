@@ -76,8 +76,8 @@ async fn k1_planted_secrets_are_in_nothing_that_was_written() {
     lines.push(format!(
         "{{\"url\": \"http://h/\", \"headers\": {{\"Authorization\": \"{BAD_LINE}\\u0007\"}}}}"
     ));
-    let job = Job::of(lines).config(&format!(
-        "cookies = true\npace = \"configured\"\nbackoff_base = \"50ms\"\nbackoff_cap = \"50ms\"\n[secrets]\nquery = [\"sesame\"]\n\
+    let job = Job::of(lines).unlearned(&format!(
+        "cookies = true\nbackoff_base = \"50ms\"\nbackoff_cap = \"50ms\"\n[secrets]\nquery = [\"sesame\"]\n\
          headers = [\"x-door\"]\n[hosts.\"{authority}\"]\nheaders = {{ X-Door = \"{CONFIG_HEADER}\" }}\n"
     ));
     let ran = job.run(&["-vv", "--max-attempts", "2"]).await;

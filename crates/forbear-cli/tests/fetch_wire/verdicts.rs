@@ -6,8 +6,8 @@ use forbear_zoo::{Answer, Facts, Fault, ServerOptions};
 
 use crate::kit::{Job, ms, pages, scripted, secs};
 
-/// Short waits, and no way back that takes its time.
-const QUICK: &str = "backoff_base = \"20ms\"\nbackoff_cap = \"20ms\"\npace = \"configured\"\n";
+/// Short waits.
+const QUICK: &str = "backoff_base = \"20ms\"\nbackoff_cap = \"20ms\"\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn v1_refusals_use_up_no_attempt() {
@@ -23,7 +23,7 @@ async fn v1_refusals_use_up_no_attempt() {
         }
     })
     .await;
-    let job = Job::of(pages(&server, "p", 3)).config(QUICK);
+    let job = Job::of(pages(&server, "p", 3)).unlearned(QUICK);
     job.run_all_done(3, &["--max-attempts", "2"]).await;
     for record in job.records() {
         assert_eq!((&record["limited"], &record["attempts"]), (&4.into(), &2.into()), "{record}");
@@ -38,7 +38,7 @@ async fn v1_the_fifth_refusal_of_an_item_parks_it_for_the_next_run() {
         _ => Answer::ok(),
     })
     .await;
-    let job = Job::of(pages(&server, "p", 1)).config(QUICK);
+    let job = Job::of(pages(&server, "p", 1)).unlearned(QUICK);
     let ran = job.run(&[]).await;
     assert_eq!(ran.status, 4, "{}", ran.stderr);
     assert_eq!(server.log().hits().len(), 5);
