@@ -26,8 +26,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let source = args.input.clone().map(Source::named);
     if args.plan {
         let source = source.ok_or_else(|| Failure::usage("--plan needs an INPUT to look at"))?;
-        let planned = plan(&settings, &source)
-            .map_err(|error| Failure::usage(format!("cannot read {}: {error}", source.path().display())))?;
+        let planned = plan(&settings, &source).map_err(|error| Failure::of(&error, Exit::Usage))?;
         return table::plan(&planned);
     }
     let (job, temporary) = job_path(&args);
@@ -88,6 +87,7 @@ fn remove_job(job: &Path) {
 }
 
 /// The first Ctrl-C ends the run tidily, the second at once (J6): what was acknowledged is safe in either case.
+#[expect(clippy::disallowed_methods, reason = "at once: the queue survives a kill, and so it does this")]
 fn listen(stop: &Stop, display: Arc<Display>) {
     let stop = stop.clone();
     tokio::spawn(async move {

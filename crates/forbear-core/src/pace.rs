@@ -102,10 +102,10 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.per.as_millis();
         let (n, unit) = match ms {
-            _ if ms % 86_400_000 == 0 => (ms / 86_400_000, "d"),
-            _ if ms % 3_600_000 == 0 => (ms / 3_600_000, "h"),
-            _ if ms % 60_000 == 0 => (ms / 60_000, "min"),
-            _ if ms % 1000 == 0 => (ms / 1000, "s"),
+            _ if ms.is_multiple_of(86_400_000) => (ms / 86_400_000, "d"),
+            _ if ms.is_multiple_of(3_600_000) => (ms / 3_600_000, "h"),
+            _ if ms.is_multiple_of(60_000) => (ms / 60_000, "min"),
+            _ if ms.is_multiple_of(1000) => (ms / 1000, "s"),
             _ => (ms, "ms"),
         };
         write!(f, "{}/", self.count)?;

@@ -316,8 +316,7 @@ mod tests {
 
     #[test]
     fn c4_scopes_are_bounded_and_full_is_said() {
-        let mut gates = MemoryGates::default();
-        gates.max_per_shard = 4;
+        let gates = MemoryGates { max_per_shard: 4, ..MemoryGates::default() };
         let uses = |name: usize| {
             let scope = scope(&name.to_string());
             gates.with(std::slice::from_ref(&scope), |g, now| g[0].take(&scope.policy, now, 1)).is_ok()
