@@ -413,7 +413,12 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
     };
     match deadline {
         Some(at) => (Instant::now() + wait > at).then_some(End::OutOfTime),
-        None => (wait > shared.settings.stall_after).then_some(End::Stalled),
+        None => {
+            // Counted from the told deadline: pad and chance only come on top of it.
+            let stretch = shared.settings.pad.factor + shared.settings.jitter;
+            let told = wait.div_f64(stretch.max(1.0)).saturating_sub(shared.settings.pad.fixed);
+            (told > shared.settings.stall_after).then_some(End::Stalled)
+        }
     }
 }
 

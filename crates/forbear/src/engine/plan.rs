@@ -1,17 +1,11 @@
 //! `fetch --plan`: what a run would do, and how long it would take at least; nothing is sent.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, BufRead, BufReader, Read},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::route::{LaneParts, Routes, host_and_port};
 use crate::{
     config::Settings,
-    input::{JSON_LINE_BYTES_MAX, Line, Source, parse_line},
+    input::{ImportError, Line, Source, scan},
     secrets::Accounts,
 };
 
@@ -47,13 +41,13 @@ pub struct PlannedHost {
 ///
 /// # Errors
 /// When the input cannot be read.
-pub fn plan(settings: &Settings, source: &Source) -> io::Result<Plan> {
+pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     let settings = Arc::new(settings.clone());
     let routes = Routes::new(settings.clone());
     let accounts = Accounts::new([0; 32], &settings.secrets);
     let mut lanes: BTreeMap<String, u64> = BTreeMap::new();
     let (mut items, mut bad) = (0u64, 0u64);
-    for_each_line(source, |line| match parse_line(line) {
+    scan(source, |_, line| match line {
         Line::Nothing => {}
         Line::Bad(_) => bad += 1,
         Line::Item(item) => {
@@ -100,21 +94,4 @@ pub fn plan(settings: &Settings, source: &Source) -> io::Result<Plan> {
 /// `items` starts, evenly spaced: the first of them takes no time.
 fn least(per: Duration, count: u64, items: u64) -> Duration {
     Duration::from_secs_f64(per.as_secs_f64() * items.saturating_sub(1) as f64 / count as f64)
-}
-
-fn for_each_line(source: &Source, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    let reader: Box<dyn Read> = match source {
-        Source::Stdin => Box::new(io::stdin()),
-        Source::File(path) => Box::new(File::open(path)?),
-    };
-    let mut reader = BufReader::with_capacity(1 << 16, reader);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        // A line of more than the limit falls into two, of which neither is an item.
-        if reader.by_ref().take(JSON_LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        take(&line);
-    }
 }
