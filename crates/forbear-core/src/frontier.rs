@@ -37,6 +37,9 @@ struct Lane<T> {
     until: Timestamp,
     timer: Timestamp,
     blocked: bool,
+    /// It was let go for a place in this scope, for which others wait too: whether or not it takes the place, they are
+    /// asked next.
+    turn: Option<ScopeKey>,
     queued: bool,
     /// The store may have more of it.
     more: bool,
@@ -154,16 +157,37 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             entry.until = until;
             self.set_timer(lane, until);
         }
+        self.pass_turn(lane);
     }
 
     /// The item may not start before a request of `scope` comes back.
     pub fn block(&mut self, lane: K, item: T, scope: &ScopeKey) {
         self.put_back(lane, item);
-        if let Some(entry) = self.lanes.get_mut(&lane)
-            && !entry.blocked
-        {
-            entry.blocked = true;
-            self.blocked.entry(scope.clone()).or_default().push_back(lane);
+        let Some(entry) = self.lanes.get_mut(&lane) else { return };
+        let turn = entry.turn.take();
+        if !std::mem::replace(&mut entry.blocked, true) {
+            let waiting = self.blocked.entry(scope.clone()).or_default();
+            if turn.as_ref() == Some(scope) {
+                waiting.push_front(lane); // it was asked in vain: it stays the first
+            } else {
+                waiting.push_back(lane);
+            }
+        }
+        if let Some(other) = turn.filter(|turn| turn != scope) {
+            self.unblock_one(&other);
+        }
+    }
+
+    /// Whether the lane's next item was let go for a place in a scope for which other lanes wait as well.
+    #[must_use]
+    pub fn has_turn(&self, lane: K) -> bool {
+        self.lanes.get(&lane).is_some_and(|entry| entry.turn.is_some())
+    }
+
+    /// The lane's item has started: there may be a place for the next lane too, as where the cap has grown.
+    pub fn pass_turn(&mut self, lane: K) {
+        if let Some(scope) = self.lanes.get_mut(&lane).and_then(|entry| entry.turn.take()) {
+            self.unblock_one(&scope);
         }
     }
 
@@ -218,6 +242,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         let idle = |entry: &Lane<T>| entry.in_flight == 0 && !entry.loading && entry.until > now;
         let lane =
             self.lanes.iter().filter(|(_, e)| idle(e)).max_by_key(|(_, e)| e.until).map(|(lane, _)| *lane)?;
+        self.pass_turn(lane);
         let entry = self.lanes.remove(&lane)?;
         self.at_hand -= entry.page.len() + entry.held.len();
         self.held -= entry.held.len();
@@ -362,12 +387,14 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
                 self.blocked.remove(scope);
                 return;
             };
+            let others = !waiting.is_empty();
             if let Some(entry) = self.lanes.get_mut(&lane)
                 && entry.blocked
             {
                 entry.blocked = false;
+                entry.turn = others.then(|| scope.clone());
                 self.queue(lane);
-                if self.blocked.get(scope).is_some_and(VecDeque::is_empty) {
+                if !others {
                     self.blocked.remove(scope);
                 }
                 return;
@@ -398,6 +425,7 @@ impl<T> Lane<T> {
             until: Timestamp::ZERO,
             timer: Timestamp::ZERO,
             blocked: false,
+            turn: None,
             queued: false,
             more: false,
             loading: false,
@@ -440,6 +468,53 @@ impl<K: Eq> Ord for Timer<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn c3_a_lane_that_cannot_use_its_turn_holds_up_nobody() {
+        let (mut frontier, t) = (Frontier::new(), Timestamp::from_secs(1000));
+        let (origin, account) = (ScopeKey::from_text("http://a"), ScopeKey::from_text("http://a account=x"));
+        for lane in [1, 2, 3, 4] {
+            frontier.put(lane, "item");
+        }
+        assert_eq!(frontier.next(t), Some((1, "item")));
+        for _ in [2, 3, 4] {
+            let (lane, item) = frontier.next(t).unwrap();
+            frontier.block(lane, item, &origin);
+        }
+        // The only request comes back. The first that waits has lost its account meanwhile, the second its own place.
+        frontier.finished(1, [&origin]);
+        let (lane, item) = frontier.next(t).unwrap();
+        assert_eq!((lane, frontier.has_turn(lane)), (2, true));
+        frontier.defer(lane, item, Timestamp::MAX);
+        let (lane, item) = frontier.next(t).unwrap();
+        assert_eq!((lane, frontier.has_turn(lane)), (3, true));
+        frontier.block(lane, item, &account);
+        assert_eq!(frontier.next(t), Some((4, "item")), "nobody else is in flight to let it go");
+        assert!(!frontier.has_turn(4), "nobody waits for the origin any more");
+    }
+
+    #[test]
+    fn c2_where_the_cap_has_grown_the_next_lane_goes_too() {
+        let (mut frontier, t, origin) =
+            (Frontier::new(), Timestamp::from_secs(1000), ScopeKey::from_text("http://a"));
+        for lane in [1, 2, 3, 4] {
+            frontier.put(lane, "item");
+        }
+        assert_eq!(frontier.next(t), Some((1, "item")));
+        for _ in [2, 3, 4] {
+            let (lane, item) = frontier.next(t).unwrap();
+            frontier.block(lane, item, &origin);
+        }
+        frontier.finished(1, [&origin]);
+        assert_eq!(frontier.next(t), Some((2, "item")));
+        frontier.pass_turn(2);
+        let (lane, item) = frontier.next(t).unwrap();
+        frontier.block(lane, item, &origin); // there was room for one alone
+        frontier.pass_turn(lane);
+        assert_eq!((lane, frontier.next(t)), (3, None));
+        frontier.finished(2, [&origin]);
+        assert_eq!(frontier.next(t), Some((3, "item")), "who was asked in vain stays the first");
+    }
 
     #[test]
     fn x2_a_lane_that_was_woken_and_is_done_leaves_no_timer() {

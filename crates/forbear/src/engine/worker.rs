@@ -46,7 +46,7 @@ enum Look {
     /// A lane wants its next page.
     Load(LaneKey),
     /// An item that may be asked for.
-    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, changes: u64 },
+    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, changes: u64, turn: bool },
     /// Nothing: the worker counts as idle.
     Nothing,
 }
@@ -67,7 +67,7 @@ impl<G: GateStore> Shared<G> {
                 return None;
             }
             let now = self.gates.now();
-            let (lane, work, route, changes) = match self.look(now) {
+            let (lane, work, route, changes, turn) = match self.look(now) {
                 Look::Load(lane) => {
                     self.load(lane).await;
                     continue;
@@ -78,7 +78,7 @@ impl<G: GateStore> Shared<G> {
                     self.front.lock().idle -= 1;
                     continue;
                 }
-                Look::Item { lane, work, route, changes } => (lane, work, route, changes),
+                Look::Item { lane, work, route, changes, turn } => (lane, work, route, changes, turn),
             };
             let Some(route) = route else {
                 self.give_back(lane, work);
@@ -89,7 +89,12 @@ impl<G: GateStore> Shared<G> {
                 first: work.tries == 0 && work.hop.is_none(),
             };
             match permit::acquire(&self.gates, &route.scopes, ask).await {
-                Ok(Answer::Admitted(admission)) => return Some(Started { lane, work, route, admission }),
+                Ok(Answer::Admitted(admission)) => {
+                    if turn {
+                        self.pass_turn(lane);
+                    }
+                    return Some(Started { lane, work, route, admission });
+                }
                 Ok(Answer::Wait { until, cause, .. }) => self.defer(lane, work, until, cause, changes),
                 Ok(Answer::Full { scope }) => {
                     let mut front = self.front.lock();
@@ -122,7 +127,17 @@ impl<G: GateStore> Shared<G> {
         if front.idle > 0 && front.frontier.is_ready(now) {
             self.idle.notify_one(); // each one who finds work calls the next
         }
-        Look::Item { lane, work, route: front.route(lane), changes: front.changes }
+        let turn = front.frontier.has_turn(lane);
+        Look::Item { lane, work, route: front.route(lane), changes: front.changes, turn }
+    }
+
+    /// Lets the next lane ask that waits for a place in the same scope.
+    fn pass_turn(&self, lane: LaneKey) {
+        let mut front = self.front.lock();
+        front.frontier.pass_turn(lane);
+        if front.idle > 0 {
+            self.idle.notify_one();
+        }
     }
 
     fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, changes: u64) {
