@@ -147,7 +147,7 @@ pub(crate) enum JobCommand {
     Export {
         /// The job's file
         job: PathBuf,
-        /// Configuration file, for its [secrets] [default: forbear.toml beside the input, else the user's]
+        /// Configuration file, for its table of secrets [default: forbear.toml beside the input, else the user's]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -166,7 +166,7 @@ pub(crate) struct JobListArgs {
     /// As JSONL, one object an item
     #[arg(long)]
     pub(crate) json: bool,
-    /// Configuration file, for its [secrets] [default: forbear.toml beside the input, else the user's]
+    /// Configuration file, for its table of secrets [default: forbear.toml beside the input, else the user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
