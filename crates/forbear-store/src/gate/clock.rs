@@ -2,12 +2,15 @@
 
 use std::{
     fs,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use forbear_core::time::Timestamp;
+use quanta::Instant;
 
 /// Wall time at the start of the process, and monotonic time since: steps of the wall clock do no harm (T1).
+///
+/// Read from the processor's counter where that is steady, since two readings are a large part of a decision's cost.
 ///
 /// After a suspend it is behind the wall clock by the time slept, so waits end late, never early.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +30,6 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.wall_at_start.plus(self.start.elapsed())
-    }
-
-    /// The monotonic instant of a moment on this clock; at most a day from now, so that it can always be held.
-    #[must_use]
-    pub fn instant(&self, at: Timestamp) -> Instant {
-        Instant::now() + at.since(self.now()).min(Duration::from_secs(86_400))
     }
 }
 

@@ -165,7 +165,7 @@ impl MemoryGates {
     /// lock over by the kernel would cost a hundred steps.
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         let mutex = &self.shards[shard].0;
-        for pauses in [1u32, 4, 16, 64, 256, 1024] {
+        for pauses in [256u32, 1024, 4096] {
             if let Some(guard) = mutex.try_lock() {
                 return guard;
             }

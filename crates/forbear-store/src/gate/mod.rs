@@ -11,7 +11,7 @@ use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 pub use self::{
     clock::Clock,
     memory::MemoryGates,
-    record::{GateRecord, RecordError},
+    record::{GateRecord, RecordError, Refused},
 };
 
 /// Where the gates of scopes live, for one process or for a fleet.

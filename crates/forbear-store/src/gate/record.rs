@@ -36,6 +36,18 @@ pub struct GateRecord {
     early_probe_at_us: u64,
     rate: Option<f32>,
     bad_rate: Option<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<Refused>,
+}
+
+/// The credentials for which a scope was shut until there are others: enough to know that they have changed, and
+/// nothing to learn them from (K1).
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Refused {
+    /// The origin that refused them.
+    pub origin: String,
+    /// A keyed hash of what the configuration adds to requests there; an item's own credentials never change.
+    pub configured: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -64,6 +76,12 @@ impl GateRecord {
     /// Encodes what of a gate outlives the process, as it is at `now` on the process's clock.
     #[must_use]
     pub fn encode(gate: &Snapshot, now: Timestamp) -> Vec<u8> {
+        GateRecord::encode_with(gate, now, None)
+    }
+
+    /// [`GateRecord::encode`] with what [`GateRecord::refused`] gives back.
+    #[must_use]
+    pub fn encode_with(gate: &Snapshot, now: Timestamp, refused: Option<Refused>) -> Vec<u8> {
         let boot = boot_now().map(|(id, up)| (id, u64::try_from(up.as_micros()).unwrap_or(u64::MAX)));
         let record = GateRecord {
             version: VERSION,
@@ -80,8 +98,18 @@ impl GateRecord {
             early_probe_at_us: gate.early_probe_at.as_micros(),
             rate: gate.rate,
             bad_rate: gate.bad_rate,
+            refused,
         };
         serde_json::to_vec(&record).unwrap_or_default()
+    }
+
+    /// The credentials for which the scope was shut, of a record that says so; none for any other, or one that cannot be
+    /// read.
+    #[must_use]
+    pub fn refused(bytes: &[u8]) -> Option<Refused> {
+        let record: GateRecord = serde_json::from_slice(bytes).ok()?;
+        let stopped = record.shut && Cause::by_name(&record.cause) == Some(Cause::Credentials);
+        stopped.then(|| record.refused.unwrap_or_default())
     }
 
     /// Decodes a kept gate, its moments moved to the clock of this process, at `now`.
@@ -178,6 +206,24 @@ mod tests {
         record.written.wall_us = wall_now().minus(Duration::from_secs(40)).as_micros();
         let elapsed = record.written.elapsed().as_secs();
         assert!((40..43).contains(&elapsed), "another boot: by the wall clock, {elapsed} s");
+    }
+
+    #[test]
+    fn j2_a_record_tells_which_credentials_were_refused() {
+        let (policy, now) = (ScopePolicy::default(), Timestamp::from_secs(1_000));
+        let mut gate = Gate::new(&policy);
+        let refused = Refused { origin: "http://h".into(), configured: "~1".into() };
+        let bytes = |gate: &Gate| GateRecord::encode_with(&gate.snapshot(), now, Some(refused.clone()));
+        assert_eq!(GateRecord::refused(&bytes(&gate)), None, "it is open");
+        for item in [1, 2] {
+            let sent = gate.take(&policy, now, 1);
+            let _ = gate.unauthorised(&policy, sent, item, now);
+        }
+        assert_eq!(GateRecord::refused(&bytes(&gate)), Some(refused.clone()));
+        let without = GateRecord::encode(&gate.snapshot(), now);
+        assert_eq!(GateRecord::refused(&without), Some(Refused::default()), "of whatever credentials");
+        assert!(GateRecord::decode(&bytes(&gate), &policy, now).unwrap().has_bad_credentials());
+        assert_eq!(GateRecord::refused(b"junk"), None);
     }
 
     #[test]

@@ -348,13 +348,15 @@ pub fn retry(path: &Path, what: Retry) -> Result<u64, QueueError> {
 
 /// Makes parked items pending, whatever they wait for; gives their number. Attempts that they have used up stay so.
 ///
-/// Somebody's decision, for a wait may have been told by the server (P2); the pauses of scopes still hold. Refused while
-/// a run holds the job, as [`retry`] is.
+/// Somebody's decision, for a wait may have been told by the server (P2); the pauses of scopes still hold, except of those
+/// that wait for credentials: nothing else would ever try the same ones again. Refused while a run holds the job, as
+/// [`retry`] is.
 ///
 /// # Errors
 /// See [`QueueError`].
 pub fn unpark(path: &Path) -> Result<u64, QueueError> {
-    change(path, |_, changes| {
+    change(path, |tx, changes| {
+        forget_refused_credentials(tx)?;
         let mut unparked = 0;
         loop {
             let page = changes.places(
@@ -368,6 +370,21 @@ pub fn unpark(path: &Path) -> Result<u64, QueueError> {
             changes.unpark(&page)?;
         }
     })
+}
+
+fn forget_refused_credentials(tx: &Connection) -> rusqlite::Result<()> {
+    let mut all = tx.prepare("SELECT key, record FROM gates")?;
+    let stopped = all
+        .query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))?
+        .filter(|gate| {
+            gate.as_ref().is_ok_and(|(_, record)| crate::gate::GateRecord::refused(record).is_some())
+        })
+        .map(|gate| gate.map(|(key, _)| key))
+        .collect::<rusqlite::Result<Vec<String>>>()?;
+    for key in stopped {
+        tx.execute("DELETE FROM gates WHERE key = ?1", [key])?;
+    }
+    Ok(())
 }
 
 /// A page at a time: a job may have millions of failed items.
