@@ -12,7 +12,7 @@ use forbear_core::{
     outcome::Outcome,
     scope::ScopeKey,
     time::Timestamp,
-    verdict::{FailReason, History, Verdict, verdict},
+    verdict::{History, Verdict, verdict},
 };
 use forbear_store::{
     gate::{GateRecord, GateStore, StoreError},
@@ -312,13 +312,12 @@ impl<G: GateStore> Shared<G> {
             Verdict::Done => self.finish(lane, work, route, attempt, Ending::Done, None).await,
             Verdict::Fail(reason) => {
                 let words = reason.as_str().to_owned();
-                let counted = matches!(reason, FailReason::Attempts | FailReason::Permanent);
-                work.item.counters.attempts += u32::from(counted);
+                work.item.counters.error = Some(said.clone());
                 self.finish(lane, work, route, attempt, Ending::Failed, Some((words, said))).await;
             }
             Verdict::Unknown => {
-                work.item.counters.attempts += 1;
                 let words = NOBODY_KNOWS.to_owned();
+                work.item.counters.error = Some(said.clone());
                 self.finish(lane, work, route, attempt, Ending::Unknown, Some((words, said))).await;
             }
         }
@@ -357,7 +356,7 @@ impl<G: GateStore> Shared<G> {
     async fn finish(
         &self,
         lane: LaneKey,
-        work: Box<Work>,
+        mut work: Box<Work>,
         route: &Route,
         attempt: Attempt,
         ending: Ending,
@@ -366,10 +365,9 @@ impl<G: GateStore> Shared<G> {
         self.finished(lane, route);
         let counter = if ending == Ending::Done { &route.stats.done } else { &route.stats.failed };
         HostStats::add(counter, 1);
+        work.item.counters.attempts += 1; // the last one, however it ended
         let item = &work.item;
         let (reason, error) = words.unzip();
-        let answered =
-            u32::from(attempt.status.is_some() && !matches!(reason.as_deref(), Some("out of attempts")));
         let (file, shown, memory) = match attempt.body.map(|stored| stored.place) {
             Some(Place::File { file, shown }) => (Some(file), Some(shown), None),
             Some(Place::Memory(bytes)) => (None, None, Some(bytes)),
@@ -380,7 +378,7 @@ impl<G: GateStore> Shared<G> {
         let mut line = Vec::new();
         Record {
             status: attempt.status,
-            attempts: item.counters.attempts + answered,
+            attempts: item.counters.attempts,
             limited: item.counters.limited,
             waited: item.counters.waited,
             exit: Some("direct"),
