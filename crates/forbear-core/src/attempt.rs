@@ -109,6 +109,14 @@ pub struct News {
     pub wakes: bool,
     /// A retry after a fault is within the scope's budget (V3).
     pub retry_granted: bool,
+    /// The credentials were refused, and their account has stopped, with this answer or before.
+    pub account_stopped: bool,
+}
+
+impl News {
+    fn of(scope: usize) -> News {
+        News { scope, change: Change::None, wakes: false, retry_granted: true, account_stopped: false }
+    }
 }
 
 /// What came of a request.
@@ -137,7 +145,7 @@ pub fn report(
     let named = reading.and_then(|r| r.scope_hint);
     let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
     let scope = scope::blamed(&by[..scopes.len().min(MAX_SCOPES)], fault.or(named));
-    let mut news = News { scope, change: Change::None, wakes: false, retry_granted: true };
+    let mut news = News::of(scope);
     for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
         let (policy, sent) = (&*bound.policy, grant.sent[i]);
         let mut change = match outcome {
@@ -167,6 +175,7 @@ pub fn report(
                 news.retry_granted = gate.take_retry(now);
             }
             news.change = change;
+            news.account_stopped = matches!(outcome, Outcome::Unauthorised) && gate.has_bad_credentials();
         }
         // However a probe ends, whoever waits for it has another time to wait for.
         news.wakes |= change == Change::Reopened || sent.fence.is_probe();
@@ -176,7 +185,7 @@ pub fn report(
 
 /// Gives everything back for a request that was never sent: no answer, no fault, no success.
 pub fn cancel(gates: &mut [Gate], grant: &Grant) -> News {
-    let mut news = News { scope: 0, change: Change::None, wakes: false, retry_granted: true };
+    let mut news = News::of(0);
     for (gate, sent) in gates.iter_mut().zip(&grant.sent) {
         news.wakes |= gate.give_back(*sent) == Change::ProbeFree;
     }

@@ -19,6 +19,8 @@ pub struct History {
     pub tries: u32,
     /// It may be sent twice: an idempotent method (RFC 9110 section 9.2.2), an idempotency key, or `idempotent: true`.
     pub idempotent: bool,
+    /// Its account has stopped: the credentials were refused for two different items with no success between.
+    pub account_stopped: bool,
 }
 
 /// What to do next with the item.
@@ -99,6 +101,7 @@ pub fn verdict(
         Outcome::Refused(refusal) => after_refusal(refusal, history, policy, roll),
         Outcome::Overloaded => after_failure(history, policy, retry_granted, roll),
         Outcome::Blocked { .. } => Verdict::Fail(FailReason::Blocked),
+        Outcome::Unauthorised if history.account_stopped => Verdict::ParkForCredentials,
         Outcome::Unauthorised => Verdict::Fail(FailReason::Unauthorised),
         Outcome::Rejected => Verdict::Fail(FailReason::Answer),
         Outcome::NotTaken if history.tries < NOT_TAKEN_MAX => Verdict::Retry { after: Duration::ZERO },
@@ -194,6 +197,17 @@ mod tests {
     fn v1_certificate_errors_are_no_glitches() {
         let fault = Outcome::Fault { processed: Processed::No, passing: false };
         assert_eq!(decide(&fault, History::default()), Verdict::Fail(FailReason::Permanent));
+    }
+
+    #[test]
+    fn j2_items_of_a_stopped_account_wait_for_credentials() {
+        let stopped = History { account_stopped: true, ..History::default() };
+        assert_eq!(decide(&Outcome::Unauthorised, stopped), Verdict::ParkForCredentials);
+        assert_eq!(
+            decide(&Outcome::Unauthorised, History::default()),
+            Verdict::Fail(FailReason::Unauthorised),
+            "one item alone says nothing about the account"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What must not be shown, and who somebody is without saying what they know (K1).
 //!
 //! A secret is known by its name: of a query parameter, of a header, or as the user name of a URL. The names that always
-//! count are [`SECRET_QUERY`] and those that [`is_secret`](crate::client::is_secret) knows; `[secrets]` adds to them.
+//! count are [`SECRET_QUERY`] and those that [`is_secret`] knows; `[secrets]` adds to them.
 
 use std::borrow::Cow;
 
@@ -314,6 +314,16 @@ impl Accounts {
         }
         credentials.sort();
         Some(self.hash(&credentials))
+    }
+
+    /// A keyed hash of all that the configuration adds to the requests of a host: another one means other credentials.
+    #[must_use]
+    pub fn configured(&self, of_host: &[SecretHeader]) -> String {
+        let header =
+            |h: &SecretHeader| (h.name.as_str().to_owned(), h.value.expose().as_bytes().to_owned().into());
+        let mut headers: Vec<(String, Cow<'_, [u8]>)> = of_host.iter().map(header).collect();
+        headers.sort();
+        self.hash(&headers)
     }
 
     /// Whether a URL alone, without headers, can name an account.

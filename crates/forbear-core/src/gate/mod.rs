@@ -470,6 +470,12 @@ impl Gate {
         self.ramp.rate()
     }
 
+    /// Whether it stays shut until its account has other credentials.
+    #[must_use]
+    pub fn has_bad_credentials(&self) -> bool {
+        self.shut && self.cause == Cause::Credentials
+    }
+
     /// Incidents so far.
     #[must_use]
     pub fn incidents(&self) -> u32 {

@@ -33,6 +33,13 @@ pub enum Event {
         /// The scope's name.
         scope: String,
     },
+    /// An account that had stopped has other credentials.
+    Renewed {
+        /// The scope's name.
+        scope: String,
+        /// Items that waited for them.
+        items: u64,
+    },
     /// The job has something to say.
     Job(queue::Event),
     /// The input has something to say.
@@ -57,6 +64,9 @@ impl fmt::Display for Event {
                 if said.is_empty() { Ok(()) } else { write!(f, " ({said})") }
             }
             Event::Reopened { scope } => write!(f, "{scope} opens again"),
+            Event::Renewed { scope, items } => {
+                write!(f, "{scope} has other credentials, {items} items that waited for them go on")
+            }
             Event::Job(event) => event.fmt(f),
             Event::Input(event) => match event {
                 ImportEvent::BadLine { line, why } => write!(f, "input line {line}: {why}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use forbear_core::{
     hint::{self, Kind, Reading},
     outcome::{self, Outcome, Processed, Refusal},
+    scope::ScopeKey,
 };
 use forbear_store::{gate::GateStore, queue};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -32,6 +33,8 @@ pub(super) struct Attempt {
     pub(super) error: Option<String>,
     /// A redirect that is to be followed.
     pub(super) next: Option<Hop>,
+    /// The scope that stays shut until it has other credentials, if they were refused and it has come to that.
+    pub(super) stopped: Option<ScopeKey>,
 }
 
 impl<G: GateStore> Shared<G> {

@@ -27,6 +27,16 @@ pub(super) struct Work {
     pub(super) tries: u32,
 }
 
+impl Work {
+    /// The origin of its next request.
+    pub(super) fn origin(&self) -> Option<String> {
+        match &self.hop {
+            Some(hop) => Some(hop.target.origin().to_owned()),
+            None => Target::parse(&self.item.request.url).ok().map(|target| target.origin().to_owned()),
+        }
+    }
+}
+
 /// The state of a chain of redirects.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {

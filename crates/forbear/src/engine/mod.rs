@@ -290,7 +290,11 @@ impl Run {
             workers.spawn(shared.clone().work());
         }
         let deadline = shared.settings.run_for.map(|d| self.started + d);
-        let mut feeder = Feeder { shared: shared.clone(), kept: self.kept_gates, after: None, rescan: true };
+        let mut kept = self.kept_gates;
+        if let Err(error) = shared.take_new_credentials(&mut kept).await {
+            shared.stop_for(&error);
+        }
+        let mut feeder = Feeder { shared: shared.clone(), kept, after: None, rescan: true };
         let end = supervise(&shared, &mut feeder, &stop, deadline).await;
 
         shared.stopping.store(true, Ordering::Release);
@@ -565,6 +569,23 @@ impl<G: GateStore> Shared<G> {
         let said = counters.error.clone().unwrap_or_default();
         let until = Until::Time(wall_now().plus(wait));
         self.job.park(work.item.lease, until, format!("the run ended while it waited ({said})"), counters)
+    }
+
+    /// Opens what an earlier run shut for its credentials, where the configuration has others now. Whoever wants the same
+    /// ones tried again says so by `job retry --parked`.
+    async fn take_new_credentials(&self, kept: &mut HashMap<String, Vec<u8>>) -> Result<(), QueueError> {
+        let renewed = |_: &String, record: &mut Vec<u8>| {
+            GateRecord::refused(record).is_some_and(|refused| {
+                self.accounts.configured(&self.routes.headers(&refused.origin)) != refused.configured
+            })
+        };
+        let scopes: Vec<String> = kept.extract_if(renewed).map(|(scope, _)| scope).collect();
+        for scope in scopes {
+            self.job.delete_gate(&scope)?;
+            let items = self.job.credentials_changed(scope.clone()).await?;
+            (self.events)(Event::Renewed { scope, items });
+        }
+        Ok(())
     }
 
     /// Says a thing once; it may well happen a million times.

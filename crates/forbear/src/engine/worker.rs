@@ -15,7 +15,7 @@ use forbear_core::{
     verdict::{History, Verdict, verdict},
 };
 use forbear_store::{
-    gate::{GateRecord, GateStore, StoreError},
+    gate::{GateRecord, GateStore, Refused, StoreError},
     queue::{self, Ending, Finish, Until},
 };
 
@@ -239,7 +239,8 @@ impl<G: GateStore> Shared<G> {
         let reported = admission.report(&outcome, reading.as_ref(), number, roll, keep).await;
         let (granted, now) = match reported {
             Ok((news, kept)) => {
-                self.tell(&news, kept, &route, reading.as_ref());
+                attempt.stopped = news.account_stopped.then(|| route.scopes[news.scope].key.clone());
+                self.tell(&news, kept, &work, &route, reading.as_ref());
                 (news.retry_granted, self.gates.now())
             }
             Err(error) => {
@@ -248,7 +249,7 @@ impl<G: GateStore> Shared<G> {
             }
         };
         // The slot is free: whoever waits for it may have it, while this result is being written.
-        let history = history(&work);
+        let history = history(&work, attempt.stopped.is_some());
         if matches!(outcome, Outcome::Refused(_)) {
             work.refused_at = Some(now);
             work.item.counters.refusals += 1;
@@ -306,8 +307,8 @@ impl<G: GateStore> Shared<G> {
                 park(work, Until::NextRun, reason);
             }
             Verdict::ParkForCredentials => {
-                let account = self.account(&work, None).unwrap_or_default();
-                park(work, Until::Credentials(account), format!("credentials refused ({said})"));
+                let scope = attempt.stopped.map(|scope| scope.to_string()).unwrap_or_default();
+                park(work, Until::Credentials(scope), format!("credentials refused ({said})"));
             }
             Verdict::Done => self.finish(lane, work, route, attempt, Ending::Done, None).await,
             Verdict::Fail(reason) => {
@@ -494,6 +495,7 @@ impl<G: GateStore> Shared<G> {
         &self,
         news: &News,
         kept: Option<(Snapshot, Timestamp)>,
+        work: &Work,
         route: &Route,
         reading: Option<&Reading>,
     ) {
@@ -508,10 +510,14 @@ impl<G: GateStore> Shared<G> {
         let Some((gate, now)) = kept else { return };
         let scope = &route.scopes[news.scope].key;
         let until = gate.shut.then(|| wall_now().plus(gate.paused_until.since(now)));
+        let refused = (gate.cause == Cause::Credentials).then(|| Refused {
+            origin: work.origin().unwrap_or_default(),
+            configured: self.accounts.configured(&route.headers),
+        });
         let record = queue::GateRecord {
             key: scope.to_string(),
             version: GateRecord::VERSION,
-            record: GateRecord::encode(&gate, now),
+            record: GateRecord::encode_with(&gate, now, refused),
             until,
         };
         if let Err(error) = self.job.save_gate(record) {
@@ -540,13 +546,14 @@ impl<G: GateStore> Shared<G> {
     }
 }
 
-fn history(work: &Work) -> History {
+fn history(work: &Work, account_stopped: bool) -> History {
     let counters = &work.item.counters;
     History {
         failures: counters.attempts,
         refusals: counters.refusals,
         tries: work.tries - 1,
         idempotent: is_idempotent(&work.item.request),
+        account_stopped,
     }
 }
 
