@@ -49,7 +49,7 @@ pub(crate) struct SettingsArgs {
     /// Requests on the wire at once, over all hosts
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<String>,
-    /// Ceiling on the starts of the whole run, like 10/s or 5/15s
+    /// Ceiling on the starts of the whole run, like 10/s, or two: '10/s, 1000/h burst 100'
     #[arg(long, value_name = "RATE")]
     pub(crate) rate: Option<String>,
     /// Ceiling on the starts at one host, like api.example.com=5/s; may be repeated

@@ -117,8 +117,92 @@ impl fmt::Display for Rate {
     }
 }
 
-/// At most this many rates hold for one scope at once (`10/s` and `5000/h`, say).
+/// At most this many rates hold for one scope at once (`10/s` and `5000/h`, say): a server that counts more windows is
+/// rare, and each costs a word of every gate.
 pub const MAX_RATES: usize = 2;
+
+/// The rates that hold for one scope together, each a ceiling: at least one, at most [`MAX_RATES`] (C1).
+///
+/// Written with commas between. Starts of a rate without a burst are spaced evenly, so of two such rates only the slower
+/// one is ever felt; a long window next to a short one wants a burst.
+///
+/// ```
+/// use forbear_core::pace::RateList;
+/// let rates: RateList = "10/s, 1000/h burst 100".parse().unwrap();
+/// assert_eq!(rates.iter().map(|rate| rate.count()).collect::<Vec<_>>(), [10, 1000]);
+/// assert!("10/s, 100/min, 1000/h".parse::<RateList>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RateList {
+    first: Rate,
+    more: [Option<Rate>; MAX_RATES - 1],
+}
+
+/// Why a text or some rates are no [`RateList`].
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RateListError {
+    /// One of them is no rate.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// A list of nothing would look like a limit and be none.
+    #[error("a list of rates must have at least one")]
+    Empty,
+    /// More than a gate has room for.
+    #[error(
+        "at most {MAX_RATES} rates can hold together, and these are {0}; leave out those that matter least"
+    )]
+    TooMany(usize),
+    /// The second one would change nothing, so another was meant.
+    #[error("`{0}` stands twice; once is enough")]
+    Twice(Rate),
+}
+
+impl RateList {
+    /// These rates together.
+    ///
+    /// # Errors
+    /// None at all, more than [`MAX_RATES`], or one of them twice.
+    pub fn new(rates: &[Rate]) -> Result<RateList, RateListError> {
+        let (first, rest) = rates.split_first().ok_or(RateListError::Empty)?;
+        if rates.len() > MAX_RATES {
+            return Err(RateListError::TooMany(rates.len()));
+        }
+        if let Some((_, twice)) = rates.iter().enumerate().find(|(i, rate)| rates[..*i].contains(rate)) {
+            return Err(RateListError::Twice(*twice));
+        }
+        let mut list = RateList::from(*first);
+        list.more.iter_mut().zip(rest).for_each(|(slot, rate)| *slot = Some(*rate));
+        Ok(list)
+    }
+
+    /// The rates, in the order in which they were given.
+    pub fn iter(&self) -> impl Iterator<Item = Rate> {
+        std::iter::once(self.first).chain(self.more.into_iter().flatten())
+    }
+}
+
+impl From<Rate> for RateList {
+    fn from(rate: Rate) -> RateList {
+        RateList { first: rate, more: [None; MAX_RATES - 1] }
+    }
+}
+
+impl FromStr for RateList {
+    type Err = RateListError;
+
+    fn from_str(text: &str) -> Result<RateList, RateListError> {
+        let rates = text.split(',').map(str::parse).collect::<Result<Vec<Rate>, RateError>>()?;
+        RateList::new(&rates)
+    }
+}
+
+impl fmt::Display for RateList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        self.more.iter().flatten().try_for_each(|rate| write!(f, ", {rate}"))
+    }
+}
 
 /// The rates that hold for a scope together, made ready for [`Clocks`].
 ///
@@ -140,24 +224,23 @@ struct Spacing {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Clocks([u64; MAX_RATES]);
 
-impl Rates {
-    /// The given rates together; those beyond [`MAX_RATES`] are left out, the slowest are kept.
-    #[must_use]
-    pub fn new(rates: &[Rate]) -> Rates {
-        let mut spacings: Vec<Spacing> = rates
-            .iter()
-            .map(|rate| {
-                let steps = u64::from(rate.count() - rate.burst() + 1);
-                let interval_ns = nanos(rate.per()).div_ceil(steps);
-                Spacing { interval_ns, tolerance_ns: interval_ns.saturating_mul(u64::from(rate.burst() - 1)) }
-            })
-            .collect();
-        spacings.sort_by_key(|s| std::cmp::Reverse(s.interval_ns));
+impl From<RateList> for Rates {
+    fn from(list: RateList) -> Rates {
         let mut all = [Spacing::default(); MAX_RATES];
-        all.iter_mut().zip(spacings).for_each(|(slot, spacing)| *slot = spacing);
+        all.iter_mut().zip(list.iter()).for_each(|(slot, rate)| *slot = Spacing::from(rate));
         Rates(all)
     }
+}
 
+impl From<Rate> for Spacing {
+    fn from(rate: Rate) -> Spacing {
+        let steps = u64::from(rate.count() - rate.burst() + 1);
+        let interval_ns = nanos(rate.per()).div_ceil(steps);
+        Spacing { interval_ns, tolerance_ns: interval_ns.saturating_mul(u64::from(rate.burst() - 1)) }
+    }
+}
+
+impl Rates {
     /// Whether nothing is configured.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -178,6 +261,14 @@ impl Rates {
             latest = latest.max(tat.saturating_sub(slack));
         }
         Timestamp::from_micros(latest.div_ceil(1000))
+    }
+
+    /// The least time from the first start to the last of `starts`: the slowest of the rates has its way.
+    #[must_use]
+    pub fn least_time(&self, starts: u64) -> Duration {
+        let later = starts.saturating_sub(1);
+        let by = |s: &Spacing| s.interval_ns.saturating_mul(later).saturating_sub(s.tolerance_ns);
+        Duration::from_nanos(self.0.iter().map(by).max().unwrap_or(0))
     }
 
     /// Notes a start of this cost at `now`.
@@ -243,35 +334,122 @@ mod tests {
         }
     }
 
+    #[test]
+    fn c1_lists_of_rates_are_read_and_shown_in_words() {
+        for (text, shown) in [
+            ("10/s", "10/s"),
+            ("10/s,1000/h", "10/s, 1000/h"),
+            (" 1000/1h burst 100 , 10 / s ", "1000/h burst 100, 10/s"),
+            ("10/s, 10/s burst 2", "10/s, 10/s burst 2"),
+        ] {
+            let list: RateList = text.parse().unwrap();
+            assert_eq!(list.to_string(), shown);
+            let rates: Vec<Rate> = shown.split(", ").map(|rate| rate.parse().unwrap()).collect();
+            assert_eq!(list.iter().collect::<Vec<_>>(), rates, "{text}");
+        }
+        let twice = "60/min".parse().unwrap();
+        for (text, error) in [
+            ("", RateListError::Rate(RateError::Form)),
+            (",", RateListError::Rate(RateError::Form)),
+            ("10/s,", RateListError::Rate(RateError::Form)),
+            ("10/s 1000/h", RateListError::Rate(RateError::Form)),
+            ("10/s; 1000/h", RateListError::Rate(RateError::Form)),
+            ("10/s, 0/h", RateListError::Rate(RateError::Zero)),
+            ("10/s, 5/h burst 6", RateListError::Rate(RateError::Burst)),
+            ("10/s, 100/min, 1000/h", RateListError::TooMany(3)),
+            ("60/min, 60/1m", RateListError::Twice(twice)),
+        ] {
+            assert_eq!(text.parse::<RateList>(), Err(error), "{text}");
+        }
+        assert_eq!(RateList::new(&[]), Err(RateListError::Empty));
+        assert!(RateListError::TooMany(3).to_string().starts_with("at most 2 rates can hold together"));
+    }
+
+    #[test]
+    fn c1_the_slowest_rate_has_its_way() {
+        for (list, starts, least_ms) in [
+            ("10/s", 0, 0),
+            ("10/s", 1, 0),
+            ("10/s", 11, 1000),
+            ("10/s burst 3", 3, 0),
+            ("10/s burst 3", 11, 1000),
+            ("10/s, 1000/h", 11, 36_000),
+            ("10/s, 60/min burst 41", 41, 4000),
+            ("60/min burst 41, 10/s", 50, 27_000),
+        ] {
+            let list: RateList = list.parse().unwrap();
+            assert_eq!(
+                Rates::from(list).least_time(starts),
+                Duration::from_millis(least_ms),
+                "{starts} by {list}"
+            );
+        }
+        assert_eq!(Rates::default().least_time(u64::MAX), Duration::ZERO, "nothing holds nothing up");
+    }
+
+    /// Counts, windows in milliseconds and bursts.
+    fn rates() -> impl Strategy<Value = Vec<(u32, u64, u32)>> {
+        prop::collection::vec((1u32..40, 50u64..20_000, 1u32..40), 1..=MAX_RATES)
+    }
+
+    /// The same rate twice is one.
+    fn list_of(rates: Vec<(u32, u64, u32)>) -> RateList {
+        let rate = |(n, ms, b): (u32, u64, u32)| Rate::new(n, Duration::from_millis(ms), b.min(n)).unwrap();
+        let mut rates: Vec<Rate> = rates.into_iter().map(rate).collect();
+        rates.dedup();
+        RateList::new(&rates).unwrap()
+    }
+
     proptest! {
         #[test]
         fn c1_no_window_has_more_than_its_starts(
-            rates in prop::collection::vec((1u32..40, 50u64..20_000, 1u32..40), 1..=MAX_RATES),
+            rates in rates(),
             gaps in prop::collection::vec(0u64..400_000, 1..300),
         ) {
-            let rates: Vec<Rate> = rates
-                .into_iter()
-                .map(|(n, ms, b)| Rate::new(n, Duration::from_millis(ms), b.min(n)).unwrap())
-                .collect();
-            let (ready, mut clocks) = (Rates::new(&rates), Clocks::default());
+            let list = list_of(rates);
+            let (ready, mut clocks) = (Rates::from(list), Clocks::default());
             let (mut now, mut starts) = (Timestamp::from_secs(1_700_000_000), Vec::new());
             for gap in gaps {
                 now = now.plus(Duration::from_micros(gap)).max(ready.earliest(&clocks, 1));
                 ready.take(&mut clocks, now, 1);
                 starts.push(now);
             }
-            for rate in rates {
+            for rate in list.iter() {
                 for (i, first) in starts.iter().enumerate() {
                     let within = starts[i..].iter().take_while(|t| t.since(*first) < rate.per()).count();
-                    prop_assert!(within <= rate.count() as usize, "{within} in a window of {rate}");
+                    prop_assert!(within <= rate.count() as usize, "{within} in a window of {rate} under {list}");
                 }
             }
+        }
+
+        #[test]
+        fn c1_whoever_starts_at_the_first_chance_takes_the_least_time(
+            rates in rates(),
+            starts in 1u64..300,
+        ) {
+            let list = list_of(rates);
+            let (ready, mut clocks) = (Rates::from(list), Clocks::default());
+            let first = Timestamp::from_secs(1_700_000_000);
+            let mut now = first;
+            for _ in 0..starts {
+                now = now.max(ready.earliest(&clocks, 1));
+                ready.take(&mut clocks, now, 1);
+            }
+            let (took, least) = (now.since(first), ready.least_time(starts));
+            // Each start waits for a whole microsecond.
+            prop_assert!(least <= took && took <= least + Duration::from_micros(starts), "{list}: {took:?}, not {least:?}");
+        }
+
+        #[test]
+        fn c1_a_list_is_written_as_it_is_read(rates in rates()) {
+            let list = list_of(rates);
+            prop_assert_eq!(list.to_string().parse(), Ok(list));
         }
     }
 
     #[test]
     fn c1_costs_are_paid_in_full_and_corrected() {
-        let (rates, mut clocks) = (Rates::new(&["10/s".parse().unwrap()]), Clocks::default());
+        let (rates, mut clocks) = (Rates::from("10/s".parse::<RateList>().unwrap()), Clocks::default());
         let t = Timestamp::from_secs(1000);
         rates.take(&mut clocks, t, 5);
         assert_eq!(rates.earliest(&clocks, 1).since(t), Duration::from_millis(500));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use forbear_core::{
-    pace::Rate,
+    pace::{Rate, RateError, RateList, RateListError},
     scope::{Combination, CombinationError, MAX_SCOPES},
 };
 use toml::de::DeValue;
@@ -76,11 +76,16 @@ impl<'a> Given<'a> {
         parse_size(text).map_err(|e| e.to_string())
     }
 
-    /// A rate in words.
-    pub(super) fn rate(self) -> Result<Rate, String> {
-        self.text("a rate in words, like \"10/s\"")?
-            .parse()
-            .map_err(|e: forbear_core::pace::RateError| e.to_string())
+    /// Rates in words: one, several with commas between, or a list with one in each text.
+    pub(super) fn rates(self) -> Result<RateList, String> {
+        let list = match self {
+            Given::File(DeValue::Array(_)) => {
+                let rates = self.texts()?.into_iter().map(str::parse).collect::<Result<Vec<Rate>, _>>();
+                rates.map_err(|e: RateError| e.into()).and_then(|rates| RateList::new(&rates))
+            }
+            one => one.text("a rate in words, like \"10/s\"")?.parse(),
+        };
+        list.map_err(|e: RateListError| e.to_string())
     }
 
     /// A plain number within these bounds; `beyond` says what it is about.

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-use forbear_core::{pace::Rate, scope::Combination};
+use forbear_core::{pace::RateList, scope::Combination};
 
 use super::SecretHeader;
 
@@ -220,8 +220,8 @@ pub struct Endpoint {
     pub name: String,
     /// Which paths belong to it.
     pub matches: PathPattern,
-    /// A ceiling on its starts. Default: none.
-    pub rate: Option<Rate>,
+    /// Ceilings on its starts, each over its window (C1). Default: none.
+    pub rate: Option<RateList>,
     /// A ceiling on its requests in flight. Default: none.
     pub concurrency: Option<NonZeroU32>,
 }
@@ -232,8 +232,8 @@ pub struct Endpoint {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct HostSettings {
-    /// A ceiling on the origin's starts. Default: none, the pace is learned.
-    pub rate: Option<Rate>,
+    /// Ceilings on the origin's starts, each over its window (C1). Default: none, the pace is learned.
+    pub rate: Option<RateList>,
     /// A ceiling on the origin's requests in flight; `None` leaves it to `host_concurrency`.
     pub concurrency: Option<NonZeroU32>,
     /// What limits count here; `None` leaves it to the top level's `scope`.

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use forbear_core::{
     backoff::{Backoff, Jitter},
     hint::Profile,
-    pace::Rate,
+    pace::RateList,
     policy::OnNoHint,
 };
 
@@ -164,8 +164,8 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate, like \"10/s\" or \"5/15s\", or \"none\"",
-        set: |d, g| put(&mut d.settings.rate, g.unless("none").map(|g| g.rate()).transpose()),
+        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\", or \"none\"",
+        set: |d, g| put(&mut d.settings.rate, g.unless("none").map(|g| g.rates()).transpose()),
         show: |d| Some(d.settings.rate.map_or("none".to_owned(), |r| r.to_string())),
     },
     Key {
@@ -255,8 +255,8 @@ pub(super) static TOP: &[Key<Draft>] = &[
 pub(super) static HOST: &[Key<HostSettings>] = &[
     Key {
         name: "rate",
-        takes: "a rate, like \"10/s\" or \"5/15s\"",
-        set: |h, g| put(&mut h.rate, g.rate().map(Some)),
+        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\"",
+        set: |h, g| put(&mut h.rate, g.rates().map(Some)),
         show: |h| h.rate.and_then(text),
     },
     Key {
@@ -298,8 +298,8 @@ pub(super) static ENDPOINT: &[Key<EndpointDraft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate, like \"10/s\" or \"5/15s\"",
-        set: |e, g| put(&mut e.rate, g.rate().map(Some)),
+        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\"",
+        set: |e, g| put(&mut e.rate, g.rates().map(Some)),
         show: |e| e.rate.and_then(text),
     },
     Key {
@@ -315,7 +315,7 @@ pub(super) static ENDPOINT: &[Key<EndpointDraft>] = &[
 pub(super) struct EndpointDraft {
     pub(super) name: Option<String>,
     pub(super) matches: Option<PathPattern>,
-    pub(super) rate: Option<Rate>,
+    pub(super) rate: Option<RateList>,
     pub(super) concurrency: Option<NonZeroU32>,
 }
 

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use forbear_core::{
     backoff::{Backoff, BackoffError},
     circuit::CircuitPolicy,
-    pace::{Rate, Rates},
+    pace::{RateList, Rates},
     policy::{ItemPolicy, OnNoHint, Pad, ScopePolicy},
     scope::Combination,
 };
@@ -63,8 +63,8 @@ pub struct Settings {
     /// A ceiling on requests in flight to one origin, where a host does not say otherwise. Default none: it starts at 4 and
     /// is learned, up to `workers`.
     pub host_concurrency: Option<NonZeroU32>,
-    /// A ceiling on the starts of the whole run, over all hosts (C1). Default none.
-    pub rate: Option<Rate>,
+    /// Ceilings on the starts of the whole run, over all hosts, each over its window (C1). Default none.
+    pub rate: Option<RateList>,
     /// The longest body, decoded, in bytes (K4); a longer one is a failure that names the size. Default 16 MiB.
     pub body_max: u64,
     /// Whether cookies are kept and sent, apart for each exit. Default no: a fleet is not a browser.
@@ -171,10 +171,10 @@ impl Settings {
 impl Settings {
     /// How a scope is treated that has these ceilings of its own; without one on concurrency it is `workers`.
     #[must_use]
-    pub fn scope_policy(&self, rate: Option<Rate>, concurrency: Option<NonZeroU32>) -> ScopePolicy {
+    pub fn scope_policy(&self, rate: Option<RateList>, concurrency: Option<NonZeroU32>) -> ScopePolicy {
         let concurrency_max = concurrency.unwrap_or(self.workers).get();
         ScopePolicy {
-            rates: Rates::new(rate.as_slice()),
+            rates: rate.map(Rates::from).unwrap_or_default(),
             learn: self.pace == Pace::Learned,
             concurrency_start: CONCURRENCY_START.min(concurrency_max),
             concurrency_max,

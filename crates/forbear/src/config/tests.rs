@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use forbear_core::{backoff::Jitter, policy::OnNoHint};
+use forbear_core::{backoff::Jitter, pace::RateList, policy::OnNoHint};
 
 use super::{
     Config, ConfigError, Flag, Origin, Pace, Settings, Sources,
@@ -132,7 +132,7 @@ fn the_shipped_policies_have_the_numbers_that_they_promise() {
     assert_eq!((bucket.backoff.base(), bucket.backoff.cap(), bucket.max_attempts.get()), (s(1), s(30), 5));
     assert_eq!(bucket.pace, Pace::Configured);
     let rate = bucket.for_host("api.example.com", 443).rate.expect("a bucket in front");
-    assert_eq!((rate.count(), rate.burst()), (5, 2));
+    assert_eq!(rate.to_string(), "5/s burst 2");
     for name in policy_names() {
         assert!(get(name).jitter > 0.0, "{name}: chance takes part in every backoff");
     }
@@ -172,6 +172,7 @@ fn br_101_zero_is_zero_or_refused_with_a_word() {
         ("pad.factor", "0"),
         ("probe_lease", "0"),
         ("rate", "\"0/s\""),
+        ("rate", "\"10/s, 0/h\""),
         ("host_concurrency", "0"),
         ("circuit.refusals", "0"),
         ("circuit.incidents", "0"),
@@ -229,6 +230,15 @@ fn every_mistake_has_its_place_and_a_remedy() {
         ("scope = [\"exit\"]", ":1:9: ", &["exit"]),
         ("scope = [\"origin\", \"origin\"]", ":1:9: ", &["twice"]),
         ("rate = \"fast\"", ":1:8: ", &["10/s"]),
+        ("rate = 10", ":1:8: ", &["expected a rate in words", "found a bare number", "a rate or two"]),
+        ("rate = \"10/s; 9/m\"", ":1:8: ", &["expected a rate like"]),
+        ("rate = []", ":1:8: ", &["at least one", "a rate or two"]),
+        ("rate = [\"10/s\", 9]", ":1:8: ", &["expected a list of texts"]),
+        ("rate = [\"10/s, 9/m\"]", ":1:8: ", &["expected a rate like"]),
+        ("rate = \"9/s, 99/m, 999/h\"", ":1:8: ", &["at most 2 rates can hold together, and these are 3"]),
+        ("[hosts.a]\nrate = [\"9/s\", \"99/m\", \"999/h\"]", ":2:8: ", &["at most 2 rates", "these are 3"]),
+        ("[hosts.a]\nrate = [\"60/m\", \"60/1min\"]", ":2:8: ", &["`60/min` stands twice"]),
+        ("[[hosts.a.endpoints]]\nmatch = \"/\"\nrate = \"9/s, 99/m, 999/h\"", ":3:8: ", &["at most 2 rates"]),
         ("backoff_base = \"2m\"", ":1:16: ", &["backoff_cap (1m) is shorter than backoff_base (2m)"]),
         ("user_agent = \"a\\nb\"", ":1:14: ", &["legal header value"]),
         ("cookies = \"yes\"", ":1:11: ", &["`true` or `false`"]),
@@ -507,6 +517,32 @@ fn a_policy_may_be_a_file_named_from_where_it_is_named() {
         said.contains("a policy cannot name another") && said.contains("mine.toml:2:1: unknown key"),
         "{said}"
     );
+}
+
+#[test]
+fn c1_two_rates_hold_together_however_they_are_written() {
+    let (shown_as, list) = ("10/s, 1000/h burst 100", "10/s,1000/h burst 100".parse::<RateList>().unwrap());
+    for value in
+        ["\"10/s, 1000/h burst 100\"", "\"10/s,1000/1h burst 100\"", "[\"10/s\", \"1000/h burst 100\"]"]
+    {
+        let text = format!(
+            "rate = {value}\n[hosts.a]\nrate = {value}\n[[hosts.a.endpoints]]\nmatch = \"/s\"\nrate = {value}\n"
+        );
+        let config = load(&text).unwrap();
+        for key in ["rate", "hosts.\"a\".rate", "hosts.\"a\".endpoints.\"/s\".rate"] {
+            assert_eq!(shown(&config, key), (shown_as.to_owned(), "file"), "{key}");
+        }
+        let host = config.settings.for_host("a", 80);
+        for found in [config.settings.rate, host.rate, host.endpoint_named("/s").unwrap().rate] {
+            assert_eq!(found, Some(list));
+        }
+        let policy = config.settings.scope_policy(host.rate, None);
+        assert_eq!(policy.rates, list.into(), "they reach the machine");
+    }
+    let config = load_with("rate = \"1/s\"", None, &[("--rate", "rate", "10/s,1000/h burst 100")]).unwrap();
+    assert_eq!(shown(&config, "rate"), (shown_as.to_owned(), "flag"));
+    let said = load_with("", None, &[("--rate", "rate", "9/s,99/m,999/h")]).unwrap_err().to_string();
+    assert!(said.starts_with("--rate: at most 2 rates can hold together, and these are 3"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,12 @@
 //! `fetch --plan`: what a run would do, and how long it would take at least; nothing is sent.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use forbear_core::{pace::Rates, scope::ScopeKey};
 
 use super::route::{LaneParts, Routes, host_and_port};
 use crate::{
@@ -31,9 +37,9 @@ pub struct PlannedHost {
     pub items: u64,
     /// The scopes that they count for.
     pub scopes: Vec<String>,
-    /// The configured rate.
+    /// The configured rates: its own, then those of its endpoints that have items.
     pub rate: Option<String>,
-    /// The least time by that rate.
+    /// The least time by these rates, the slowest of them.
     pub least: Option<Duration>,
 }
 
@@ -62,36 +68,119 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
         }
     })?;
     let mut hosts: BTreeMap<String, PlannedHost> = BTreeMap::new();
+    // What each scope with rates has to start: the same scopes and rates that the gates of a run have.
+    let mut paced: BTreeMap<ScopeKey, (u64, Rates)> = BTreeMap::new();
+    // Lanes of several accounts have the same endpoints.
+    let mut endpoints = BTreeSet::new();
     for (text, count) in &lanes {
         let parts = LaneParts::parse(text);
         let route = routes.route(parts);
+        let (name, port) = host_and_port(parts.origin);
+        let of_host = settings.for_host(name, port);
         let host = hosts.entry(parts.origin.to_owned()).or_insert_with(|| PlannedHost {
             origin: parts.origin.to_owned(),
             items: 0,
             scopes: Vec::new(),
-            rate: None,
+            rate: of_host.rate.map(|rates| rates.to_string()),
             least: None,
         });
         host.items += count;
-        for scope in route.scopes.iter().map(|scope| scope.key.to_string()) {
-            if !host.scopes.contains(&scope) {
-                host.scopes.push(scope);
+        for scope in route.scopes.iter() {
+            let shown = scope.key.to_string();
+            if !host.scopes.contains(&shown) {
+                host.scopes.push(shown);
+            }
+            let rates = scope.policy.rates;
+            if rates.is_empty() {
+                continue;
+            }
+            let (starts, _) = paced.entry(scope.key.clone()).or_insert((0, rates));
+            *starts += count;
+            // What all hosts share is no host's own time.
+            if scope.by.is_some() {
+                host.least = host.least.max(Some(rates.least_time(*starts)));
             }
         }
-        let (name, port) = host_and_port(parts.origin);
-        if let Some(rate) = settings.for_host(name, port).rate {
-            host.rate = Some(rate.to_string());
-            host.least = Some(least(rate.per(), u64::from(rate.count()), host.items));
+        let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
+        if let Some((name, rates)) = endpoint.and_then(|e| Some((&e.name, e.rate?)))
+            && endpoints.insert((parts.origin, parts.endpoint))
+        {
+            let shown = host.rate.get_or_insert_default();
+            let between = if shown.is_empty() { "" } else { "; " };
+            shown.push_str(&format!("{between}{name}: {rates}"));
         }
     }
-    let of_run = settings.rate.map(|rate| least(rate.per(), u64::from(rate.count()), items));
     let mut hosts: Vec<PlannedHost> = hosts.into_values().collect();
     hosts.sort_by(|a, b| b.least.cmp(&a.least).then(b.items.cmp(&a.items)));
-    let least = hosts.first().and_then(|host| host.least).into_iter().chain(of_run).max();
+    let least = paced.into_values().map(|(starts, rates)| rates.least_time(starts)).max();
     Ok(Plan { items, bad, hosts, least })
 }
 
-/// `items` starts, evenly spaced: the first of them takes no time.
-fn least(per: Duration, count: u64, items: u64) -> Duration {
-    Duration::from_secs_f64(per.as_secs_f64() * items.saturating_sub(1) as f64 / count as f64)
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::Sources;
+
+    /// The plan of these lines, under this configuration.
+    fn plan_of(config: &str, lines: &[&str]) -> Plan {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("forbear.toml"), config).unwrap();
+        let input = dir.path().join("urls.txt");
+        fs::write(&input, lines.join("\n")).unwrap();
+        let sources = Sources { beside: Some(dir.path().to_owned()), ..Sources::default() };
+        plan(&sources.load().unwrap().settings, &Source::named(input)).unwrap()
+    }
+
+    #[test]
+    fn the_least_time_is_that_of_the_slowest_rate() {
+        let pages: Vec<String> = (0..21).map(|page| format!("http://a.example/{page}")).collect();
+        let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
+        for (config, rate, of_host, of_all) in [
+            ("", None, None, None),
+            ("hosts.a.rate = '1/s'", None, None, None),
+            ("hosts.'*'.rate = '10/s'", Some("10/s"), Some(2000), Some(2000)),
+            ("hosts.'*'.rate = '10/s burst 6'", Some("10/s burst 6"), Some(3000), Some(3000)),
+            ("hosts.'*'.rate = '10/s, 60/min'", Some("10/s, 60/min"), Some(20_000), Some(20_000)),
+            ("hosts.'*'.rate = ['60/min', '10/s']", Some("60/min, 10/s"), Some(20_000), Some(20_000)),
+            ("hosts.'*'.rate = '10/s, 100/h burst 41'", Some("10/s, 100/h burst 41"), Some(2000), Some(2000)),
+            ("rate = '5/s, 60/min burst 20'", None, None, Some(4000)),
+            ("rate = '5/s, 60/min'\nhosts.'*'.rate = '10/s'", Some("10/s"), Some(2000), Some(20_000)),
+        ] {
+            let plan = plan_of(config, &pages);
+            let host = &plan.hosts[0];
+            assert_eq!((plan.items, plan.hosts.len(), host.items), (21, 1, 21), "{config}");
+            assert_eq!(host.rate.as_deref(), rate, "{config}");
+            assert_eq!(host.least, of_host.map(Duration::from_millis), "{config}");
+            assert_eq!(plan.least, of_all.map(Duration::from_millis), "{config}");
+        }
+    }
+
+    #[test]
+    fn endpoints_take_their_own_time_and_the_run_counts_all_hosts() {
+        let config = "rate = '2/s'\n[hosts.'a.example']\nrate = '10/s, 60/min burst 60'\n\
+                      [[hosts.'a.example'.endpoints]]\nname = 'search'\nmatch = '/s/*'\nrate = '1/s, 6/min'\n\
+                      [[hosts.'a.example'.endpoints]]\nmatch = '/unused'\nrate = '1/d'\n";
+        let search = |page: u32, key: &str| {
+            serde_json::json!({ "url": format!("http://a.example/s/{page}"), "account": key }).to_string()
+        };
+        let lines = [
+            search(1, "one"),
+            search(2, "two"),
+            search(3, "one"),
+            "http://a.example/".into(),
+            "http://b.example/".into(),
+        ];
+        let plan = plan_of(config, &lines.each_ref().map(String::as_str));
+        let [a, b] = &plan.hosts[..] else { panic!("{plan:?}") };
+        assert_eq!(a.rate.as_deref(), Some("10/s, 60/min burst 60; search: 1/s, 6/min"));
+        assert_eq!(
+            (a.items, a.least),
+            (4, Some(Duration::from_secs(20))),
+            "three searches, ten seconds apart"
+        );
+        assert_eq!((b.rate.as_deref(), b.items, b.least), (None, 1, None));
+        assert_eq!(plan.least, a.least, "five starts of the run take two seconds");
+    }
 }

@@ -10,7 +10,6 @@ use std::{
 
 use forbear_core::{
     hint::Profile,
-    pace::Rates,
     policy::{BoundScope, ItemPolicy, ScopePolicy},
     scope::{Combination, Parts, ScopeKey, ScopePlan},
 };
@@ -114,7 +113,7 @@ impl Routes {
             key: ScopeKey::run(),
             by: None,
             policy: Arc::new(ScopePolicy {
-                rates: Rates::new(&[rate]),
+                rates: rate.into(),
                 learn: false,
                 concurrency_start: u32::MAX,
                 concurrency_max: u32::MAX,
