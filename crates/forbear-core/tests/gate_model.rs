@@ -307,6 +307,26 @@ fn l1_what_is_left_of_a_budget_bounds_what_is_sent() {
 }
 
 #[test]
+fn h4_answers_that_overtake_each_other_tell_no_more_than_the_last_one_written() {
+    let policy = exact();
+    let mut gate = Gate::new(&policy);
+    let t = start();
+    let sent: Vec<Sent> = (0..4).map(|_| gate.take(&policy, t, 1)).collect();
+    for (sent, left) in sent.into_iter().zip([6, 8, 7, 9]) {
+        let now = t.plus(MS);
+        let _ = gate.succeeded(&policy, sent, now);
+        let told = Budget { left: Some(left), resets_in: Some(60 * S), rate: None };
+        let _ = gate.budget(&policy, sent, told, now, 0.0);
+    }
+    let mut started = 0;
+    while gate.check(&policy, t.plus(2 * MS), 1) == Check::Admit {
+        let _ = gate.take(&policy, t.plus(2 * MS), 1);
+        started += 1;
+    }
+    assert_eq!(started, 6);
+}
+
+#[test]
 fn b1_a_probes_lease_ends_unless_renewed_and_a_late_answer_opens_nothing() {
     let (policy, t) = (exact(), start());
     let (mut gate, sent) = with_in_flight(&policy, 1, t);

@@ -72,7 +72,10 @@ pub struct Gate {
     /// Starts a second by the server's own numbers; zero where it gave none.
     stated_rate: f32,
     /// What is left of a budget, by the server's last word less what was sent since.
-    budget_left: u32,
+    /// [`PLENTY`] where it is unknown, or more than matters.
+    budget_left: u16,
+    /// The least that was told to be left since the wire was empty last.
+    budget_low: u16,
     budget_resets: Timestamp,
     /// In milliseconds, wrapping.
     last_cut_ms: u32,
@@ -112,7 +115,8 @@ impl Gate {
             pause_before_ms: 0,
             round_trip_us: 0,
             stated_rate: 0.0,
-            budget_left: u32::MAX,
+            budget_left: PLENTY,
+            budget_low: PLENTY,
             budget_resets: Timestamp::ZERO,
             last_cut_ms: 0,
             retry_tokens: RETRY_FLOOR,
@@ -129,8 +133,8 @@ impl Gate {
         self.ramp.take(now, cost);
         self.in_flight.take();
         self.last_used_s = seconds(now);
-        if self.budget_left != u32::MAX {
-            self.budget_left = self.budget_left.saturating_sub(cost);
+        if self.budget_left != PLENTY {
+            self.budget_left = self.budget_left.saturating_sub(u16::try_from(cost).unwrap_or(u16::MAX));
         }
         let mut fence = Fence::NONE;
         if self.shut {
@@ -346,11 +350,15 @@ impl Gate {
             return Change::None;
         }
         if left > 0 {
+            let on_wire = u16::try_from(self.in_flight.current()).unwrap_or(u16::MAX);
+            let left = u16::try_from(left).unwrap_or(PLENTY);
+            let known = now < self.budget_resets && self.budget_left != PLENTY;
+            // Answers to requests that were on the wire together come in any order: the lowest was written last.
+            let lowest = if known { left.min(self.budget_low) } else { left };
+            self.budget_low = if on_wire > 0 { lowest } else { PLENTY };
             // What is on the wire was not counted yet when this answer was written, or not all of it.
-            let on_wire = self.in_flight.current();
-            let left = left.saturating_sub(on_wire);
-            let known = on_wire > 0 && now < self.budget_resets && self.budget_left != u32::MAX;
-            self.budget_left = if known { left.min(self.budget_left) } else { left };
+            let left = if lowest == PLENTY { PLENTY } else { lowest.saturating_sub(on_wire) };
+            self.budget_left = if known && on_wire > 0 { left.min(self.budget_left) } else { left };
             self.budget_resets = resets;
             return Change::None;
         }
@@ -362,7 +370,7 @@ impl Gate {
             }
             self.closed_at = now;
         }
-        self.budget_left = u32::MAX;
+        self.budget_left = PLENTY;
         let until = resets.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
         self.close_told(resets, until, Cause::Budget);
         if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
@@ -582,7 +590,7 @@ impl Gate {
         self.incidents = self.incidents.saturating_add(1);
         self.early_probe_at = Timestamp::ZERO;
         self.closed_at = now;
-        self.budget_left = u32::MAX;
+        self.budget_left = PLENTY;
         if !probing {
             self.in_flight.refused(sent.in_flight);
         }
@@ -650,6 +658,8 @@ fn chance(wait: Duration, jitter: f64, roll: f64) -> Duration {
     wait.min(Duration::from_secs(7 * 86_400)).mul_f64((jitter * roll).clamp(0.0, 10.0))
 }
 
+/// No budget that is larger needs to be counted: nobody has as many on the wire.
+const PLENTY: u16 = u16::MAX;
 /// B3: backoff cap and pause fall back after so long without a refusal.
 const FORGIVEN: Duration = Duration::from_secs(600);
 /// P4: the level is forgiven after four times the longest wait of that level, and at least this.
