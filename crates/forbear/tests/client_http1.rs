@@ -13,6 +13,7 @@ use forbear::permit::Permit;
 use http::{HeaderValue, Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -169,6 +170,33 @@ async fn v2_a_pooled_connection_that_was_closed_costs_nothing() {
     for _ in 0..3 {
         assert_eq!(fetch(&client, server.target("/a")).await.unwrap(), "hello");
         tokio::time::sleep(Duration::from_millis(50)).await; // the close must have arrived
+    }
+    assert_eq!(server.connections(), 3);
+}
+
+#[tokio::test]
+async fn v2_a_connection_that_was_closed_at_rest_in_the_pool_costs_nothing() {
+    let (close, closed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let server = Server::start({
+        let (close, closed) = (Arc::clone(&close), Arc::clone(&closed));
+        move |mut stream, _| {
+            let (close, closed) = (Arc::clone(&close), Arc::clone(&closed));
+            async move {
+                read_head(&mut stream).await;
+                stream.write_all(OK.as_bytes()).await.unwrap();
+                close.notified().await;
+                drop(stream);
+                closed.notify_one();
+            }
+        }
+    })
+    .await;
+    let client = Client::default();
+    for _ in 0..3 {
+        // The clock runs out where nothing hears of the end.
+        assert_eq!(fetch(&client, server.target("/a")).await.unwrap(), "hello");
+        close.notify_one();
+        closed.notified().await;
     }
     assert_eq!(server.connections(), 3);
 }

@@ -3,7 +3,7 @@
 //! Whoever uses a connection also drives it: there is no task beside the request's own, so an answer wakes one task and
 //! not two, and dropping the request closes the connection.
 //!
-//! So all that the answer and its body wait for happens inside [`H1::drive`], which alone gets the task's waker. Answer
+//! So all that the answer and its body wait for happens inside [`drive`], which alone gets the task's waker. Answer
 //! and body are looked at after it, without a waker ([`look`]): with one they would wake the very task that runs.
 
 use std::fmt;
@@ -30,12 +30,14 @@ use super::wire::{Traffic, Wire};
 /// A connection, idle or in use by exactly one request.
 pub(super) struct H1 {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<Wire>, Full<Bytes>>,
-    ended: bool, // the driver has finished and must not be polled again
+    /// Nothing once it has finished: it is dropped then, for what still waits on it hears of the end only by that.
+    driver: Option<Driver>,
     served: bool,
     traffic: Arc<Traffic>,
     remote: SocketAddr,
 }
+
+type Driver = http1::Connection<TokioIo<Wire>, Full<Bytes>>;
 
 /// How an exchange failed.
 pub(super) enum Failed {
@@ -55,7 +57,7 @@ impl H1 {
         let (sender, driver) = handshake
             .await
             .map_err(|error| not_sent(FaultKind::ConnectFailed, Phase::Connect).because(error))?;
-        Ok(H1 { sender, driver, ended: false, served: false, traffic, remote })
+        Ok(H1 { sender, driver: Some(driver), served: false, traffic, remote })
     }
 
     pub(super) fn remote(&self) -> SocketAddr {
@@ -71,10 +73,9 @@ impl H1 {
         let (read, written) = (self.traffic.read(), self.traffic.written());
         let body_len = request.body().size_hint().lower();
         let mut answer = pin!(self.sender.try_send_request(request));
-        let (driver, ended) = (&mut self.driver, &mut self.ended);
+        let driver = &mut self.driver;
         let waited = clock.within(poll_fn(|cx| {
-            // The driver's own error comes to the answer as well.
-            *ended = *ended || Pin::new(&mut *driver).poll(cx).is_ready();
+            drive(driver, cx);
             look(|cx| answer.as_mut().poll(cx))
         }));
         let outcome = waited.await;
@@ -109,7 +110,7 @@ impl H1 {
         loop {
             let mut polled = look(|cx| Pin::new(&mut *body).poll_frame(cx));
             if polled.is_pending() {
-                self.drive(cx);
+                drive(&mut self.driver, cx);
                 polled = look(|cx| Pin::new(&mut *body).poll_frame(cx));
             }
             match ready!(polled) {
@@ -129,14 +130,17 @@ impl H1 {
         // The driver may not have noticed the end yet; and it must forget this task, or the next request on this
         // connection would wake it.
         let _: Poll<()> = look(|cx| {
-            self.drive(cx);
+            drive(&mut self.driver, cx);
             Poll::Pending
         });
-        !self.ended && self.sender.is_ready()
+        self.driver.is_some() && self.sender.is_ready()
     }
+}
 
-    fn drive(&mut self, cx: &mut Context<'_>) {
-        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+/// Moves bytes. The driver's own error comes to the answer or the body as well.
+fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) {
+    if driver.as_mut().is_some_and(|driver| Pin::new(driver).poll(cx).is_ready()) {
+        *driver = None;
     }
 }
 
