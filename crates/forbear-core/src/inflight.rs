@@ -19,6 +19,8 @@ pub struct InFlight {
     patience: u8,
     /// The ceiling was passed, and nothing was refused since.
     passed: bool,
+    /// When the cap grew last, in milliseconds, wrapping.
+    grown_ms: u16,
 }
 
 impl InFlight {
@@ -31,6 +33,7 @@ impl InFlight {
             ceiling: u16::MAX,
             good: 0,
             successes: 0,
+            grown_ms: 0,
             patience: MIN_PATIENCE,
             passed: false,
         }
@@ -46,8 +49,8 @@ impl InFlight {
         self.current = self.current.saturating_sub(1);
     }
 
-    /// A request came back well: after a round of them the cap grows, up to `max`.
-    pub fn succeeded(&mut self, max: u32) {
+    /// A request came back well at `now_ms` (milliseconds of any clock, wrapping): the cap grows, up to `max`.
+    pub fn succeeded(&mut self, max: u32, now_ms: u32) {
         let max = narrow(max);
         if self.cap >= max {
             return;
@@ -55,8 +58,14 @@ impl InFlight {
         self.successes += 1;
         let round = u32::from(self.cap);
         if self.cap < self.ceiling {
-            // One more for each success doubles the cap with each round, and a slow answer holds up nothing.
-            self.cap = (self.cap + 1).min(max);
+            // One more for each success doubles the cap with each round, and a slow answer holds up nothing. But it doubles
+            // in a tenth of a second at the fastest: to a server that answers in milliseconds what is on the wire when it
+            // refuses the first request is refused as well.
+            let now_ms = now_ms as u16;
+            if now_ms.wrapping_sub(self.grown_ms) >= DOUBLING_MS / self.cap.max(1) {
+                self.cap = (self.cap + 1).min(max);
+                self.grown_ms = now_ms;
+            }
             if self.successes >= round {
                 (self.successes, self.good) = (0, self.good.max(self.cap / 2));
             }
@@ -124,6 +133,8 @@ fn narrow(n: u32) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
+/// The cap doubles in this time at the fastest.
+const DOUBLING_MS: u16 = 100;
 /// Passing a ceiling takes at least eight rounds.
 const MIN_PATIENCE: u8 = 3;
 /// And at most 4,096 of them, or a limit that has risen would never be found.
@@ -135,7 +146,7 @@ mod tests {
 
     /// Drives a server that takes `limit` at once for `rounds` full rounds; returns how often it refused.
     fn drive(limit: u32, rounds: u32) -> (u32, u32) {
-        let (mut flight, mut refused) = (InFlight::new(4), 0);
+        let (mut flight, mut refused, mut now_ms) = (InFlight::new(4), 0, 0);
         for _ in 0..rounds {
             let at = flight.cap();
             if at > limit {
@@ -143,7 +154,8 @@ mod tests {
                 flight.refused(at);
                 flight.reopened();
             } else {
-                (0..at).for_each(|_| flight.succeeded(64));
+                now_ms += 200;
+                (0..at).for_each(|i| flight.succeeded(64, now_ms + i * 200));
             }
         }
         (flight.cap(), refused)
@@ -171,5 +183,16 @@ mod tests {
         flight.release();
         assert_eq!(flight.current(), 0, "one release too many does no harm");
         assert!(flight.is_full(0));
+    }
+
+    #[test]
+    fn b4_a_fast_server_is_not_overrun() {
+        let mut flight = InFlight::new(4);
+        (0..200u32).for_each(|i| flight.succeeded(64, i / 2));
+        assert!(
+            (6..=10).contains(&flight.cap()),
+            "about twice as many after a tenth of a second: {}",
+            flight.cap()
+        );
     }
 }

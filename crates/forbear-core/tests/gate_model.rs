@@ -309,7 +309,7 @@ fn l1_what_is_left_of_a_budget_bounds_what_is_sent() {
 #[test]
 fn h4_answers_that_overtake_each_other_tell_no_more_than_the_last_one_written() {
     let policy = exact();
-    let mut gate = Gate::new(&policy);
+    let mut gate = Gate::new(&ScopePolicy { concurrency_start: 64, ..policy.clone() });
     let t = start();
     let sent: Vec<Sent> = (0..4).map(|_| gate.take(&policy, t, 1)).collect();
     for (sent, left) in sent.into_iter().zip([6, 8, 7, 9]) {
@@ -379,6 +379,39 @@ fn b4_no_two_starts_of_a_reopened_scope_share_a_moment() {
     let gaps: Vec<Duration> = starts.windows(2).map(|w| w[1].since(w[0])).collect();
     assert!(gaps.iter().all(|gap| *gap > MS), "{gaps:?}");
     assert!(gaps[0] >= 400 * MS && gaps[39 - 1] < gaps[0], "it starts small and grows");
+}
+
+#[test]
+fn b4_holds_where_the_pace_is_only_configured() {
+    let policy = ScopePolicy { learn: false, ..exact() };
+    let mut gate = Gate::new(&policy);
+    let mut now = start();
+    for _ in 0..100 {
+        let s = gate.take(&policy, now, 1);
+        now = now.plus(20 * MS);
+        let _ = gate.succeeded(&policy, s, now);
+    }
+    let s = gate.take(&policy, now, 1);
+    let _ = gate.refused(&policy, s, Told::wait(2 * S), now, 0.0);
+    now = now.plus(2 * S);
+    let probe = gate.take(&policy, now, 1);
+    let _ = gate.succeeded(&policy, probe, now);
+    assert!(matches!(gate.check(&policy, now, 1), Check::Wait { .. }), "slots, not a herd");
+    now = now.plus(12 * S);
+    let _ = gate.take(&policy, now, 1);
+    assert_eq!(gate.learned_rate(), None, "and back to the configured rate alone");
+}
+
+#[test]
+fn p7_a_limit_of_one_item_leaves_the_scope_as_it_was() {
+    let (policy, t) = (exact(), start());
+    let long = Told { wait: Some(3000 * S), may_be_one_items: true, overload: false };
+    let (mut gate, sent) = with_in_flight(&policy, 2, t);
+    let _ = gate.succeeded(&policy, sent[1], t);
+    let _ = gate.refused(&policy, sent[0], long, t, 0.5);
+    let probe = gate.take(&policy, t.plus(S), 1);
+    let _ = gate.succeeded(&policy, probe, t.plus(S));
+    assert_eq!((gate.state(t.plus(S)), gate.learned_rate()), ("open", None));
 }
 
 #[test]

@@ -174,14 +174,14 @@ impl Gate {
                 self.probe.release(sent.fence);
                 return Change::ProbeFree;
             }
-            self.reopen(now);
+            self.reopen(policy, now);
             return Change::Reopened;
         }
         self.probe.release(sent.fence);
         if sent.at >= self.opened_at {
             self.accepted = self.accepted.saturating_add(1);
             self.ramp.succeeded(now);
-            self.in_flight.succeeded(policy.concurrency_max);
+            self.in_flight.succeeded(policy.concurrency_max, milliseconds(now));
         }
         if self.quiet(now) > FORGIVEN {
             self.cap_doubled = 0;
@@ -440,8 +440,7 @@ impl Gate {
                 Check::Wait { until: self.budget_resets.plus(policy.pad.fixed), cause: Cause::Budget }
             };
         }
-        let ramp = if policy.learn { self.ramp.earliest() } else { Timestamp::ZERO };
-        let slot = policy.rates.earliest(&self.clocks, cost).max(ramp);
+        let slot = policy.rates.earliest(&self.clocks, cost).max(self.ramp.earliest());
         if now < slot {
             return Check::Wait { until: slot, cause: Cause::Pace };
         }
@@ -598,7 +597,7 @@ impl Gate {
         self.resumes = false;
     }
 
-    fn reopen(&mut self, now: Timestamp) {
+    fn reopen(&mut self, policy: &ScopePolicy, now: Timestamp) {
         let reason = match self.cause {
             Cause::Overload => Reason::Overload,
             Cause::Untold | Cause::Blocked => Reason::Untold,
@@ -612,10 +611,15 @@ impl Gate {
             stated: (self.stated_rate > 0.0).then_some(self.stated_rate),
             round_trip: self.round_trip_mean(),
         };
-        if !self.resumes && self.cause != Cause::Operator {
-            self.ramp.reopen(reason, stretch, now);
+        if self.probe.early {
+            self.level = self.level.saturating_sub(1); // P7: the limit was one item's, and not the scope's
+        } else {
+            if !self.resumes && self.cause != Cause::Operator {
+                let reason = if policy.learn { reason } else { Reason::Overload }; // its way back ends where it began
+                self.ramp.reopen(reason, stretch, now);
+            }
+            self.in_flight.reopened();
         }
-        self.in_flight.reopened();
         self.shut = false;
         self.resumes = false;
         self.probe.reset();

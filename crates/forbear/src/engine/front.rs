@@ -118,6 +118,16 @@ impl Front {
         Some((works, until))
     }
 
+    /// Lanes that were put aside and whose time has come.
+    pub(super) fn take_due(&mut self, now: Timestamp, max: usize) -> Vec<LaneId> {
+        let due: Vec<LaneId> =
+            self.asleep.iter().filter(|(_, until)| **until <= now).map(|(lane, _)| *lane).take(max).collect();
+        for lane in &due {
+            self.asleep.remove(lane);
+        }
+        due
+    }
+
     /// When the first lane that was put aside is due.
     pub(super) fn first_asleep(&self) -> Option<Timestamp> {
         self.asleep.values().min().copied()

@@ -461,15 +461,13 @@ impl<G: GateStore> Feeder<G> {
         let wall = wall_now();
         while shared.job.next_due().is_some_and(|due| due <= wall) {
             let woken = shared.job.wake_due(wall, WAKE).await?;
-            self.arrived();
+            self.open_all(woken.lanes).await?;
             if woken.items < WAKE as u64 {
                 break;
             }
         }
-        let asleep = shared.front.lock().first_asleep();
-        if asleep.is_some_and(|at| at <= shared.gates.now()) {
-            self.arrived();
-        }
+        let due = shared.front.lock().take_due(shared.gates.now(), LANES_PAGE);
+        self.open_all(due).await?;
         while self.rescan {
             if !self.has_room() {
                 return Ok(());
@@ -485,6 +483,21 @@ impl<G: GateStore> Feeder<G> {
             }
             shared.idle.notify_one();
         }
+        Ok(())
+    }
+
+    /// Opens lanes that are known by their numbers, where there is room; without it the next look at all finds them.
+    async fn open_all(&mut self, lanes: Vec<LaneId>) -> Result<(), QueueError> {
+        for id in lanes {
+            if !self.has_room() {
+                self.arrived();
+                return Ok(());
+            }
+            if let Some(lane) = self.shared.job.lane(id).await? {
+                self.open(lane.id, &lane.key).await;
+            }
+        }
+        self.shared.idle.notify_one();
         Ok(())
     }
 

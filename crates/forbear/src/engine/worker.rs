@@ -530,12 +530,14 @@ impl<G: GateStore> Shared<G> {
                 }
                 let endless = gate.paused_until == Timestamp::MAX;
                 let wait = gate.paused_until.since(now);
+                // Asked for first, so that whoever is told holds nobody up, however slow the telling is.
+                let waiting = self.front.lock().waiting_for(scope);
                 (self.events)(Event::Paused {
                     scope: scope.to_string(),
                     cause: gate.cause,
                     wait: (!endless).then_some(wait),
                     until: until.map(record::rfc3339).unwrap_or_default(),
-                    waiting: self.front.lock().waiting_for(scope),
+                    waiting,
                     said: reading.map(said).unwrap_or_default(),
                     incident,
                 });
