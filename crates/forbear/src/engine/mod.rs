@@ -378,7 +378,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         match importer.ended() {
             None => return None,
             // What it handed over last is not counted before it is written.
-            Some(Ok(Imported::All)) if shared.job.counts().input == InputEnd::More => return None,
+            Some(Ok(Imported::All)) if !is_written(&shared.job, importer) => return None,
             Some(Err(error)) => {
                 shared.broken.lock().get_or_insert(Broken::Input(chain(&*error)));
                 return Some(End::Broken);
@@ -424,6 +424,12 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
             (told > shared.settings.stall_after).then_some(End::Stalled)
         }
     }
+}
+
+/// Whether the job has all that the importer has read. That the input has ended is no answer: it had before it has grown.
+fn is_written(job: &Job, importer: &Importer) -> bool {
+    let (position, read) = (job.position(), importer.progress());
+    job.counts().input == InputEnd::Reached && (position.line, position.offset) == (read.lines(), read.bytes())
 }
 
 /// The wall-clock time when the first of what is left is due.

@@ -492,6 +492,7 @@ where
     }
 
     fn end(&mut self, position: InputPosition) -> Result<Imported, ImportError> {
+        self.progress.at(position);
         self.flush(position, InputEnd::Reached)?;
         Ok(Imported::All)
     }
