@@ -58,11 +58,11 @@ impl InFlight {
         self.successes += 1;
         let round = u32::from(self.cap);
         if self.cap < self.ceiling {
-            // One more for each success doubles the cap with each round, and a slow answer holds up nothing. But it doubles
-            // in a tenth of a second at the fastest: to a server that answers in milliseconds what is on the wire when it
-            // refuses the first request is refused as well.
+            // One more for each success doubles the cap with each round, and a slow answer holds up nothing. But from eight
+            // on it doubles in a tenth of a second at the fastest: with a server that answers in milliseconds, all that is
+            // on the wire when it refuses the first request is refused as well.
             let now_ms = now_ms as u16;
-            if now_ms.wrapping_sub(self.grown_ms) >= DOUBLING_MS / self.cap.max(1) {
+            if self.cap < FREELY || now_ms.wrapping_sub(self.grown_ms) >= DOUBLING_MS / self.cap {
                 self.cap = (self.cap + 1).min(max);
                 self.grown_ms = now_ms;
             }
@@ -133,7 +133,9 @@ fn narrow(n: u32) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
-/// The cap doubles in this time at the fastest.
+/// Up to here the cap grows with every success.
+const FREELY: u16 = 8;
+/// Above, it doubles in this time at the fastest.
 const DOUBLING_MS: u16 = 100;
 /// Passing a ceiling takes at least eight rounds.
 const MIN_PATIENCE: u8 = 3;
