@@ -83,6 +83,12 @@ pub enum QueueError {
         /// How many it held.
         records: u64,
     },
+    /// The output file was moved, replaced or deleted by somebody while records were written to it.
+    #[error("{} was moved or deleted while this run wrote to it; put it back, or move the job away to start anew", out.display())]
+    OutputTaken {
+        /// The output.
+        out: PathBuf,
+    },
     /// The output file is not the one that the job wrote.
     #[error("{} is not the file that the job {} wrote; put that back, or move both away to start anew", out.display(), path.display())]
     OutputReplaced {

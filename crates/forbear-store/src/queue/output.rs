@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -82,6 +82,7 @@ impl Output {
             Output::File(out) => {
                 let start = out.end;
                 match out.append(records) {
+                    Ok(_) if !out.is_in_place() => Err(QueueError::OutputTaken { out: out.path.clone() }),
                     Ok(end) => {
                         out.end = end;
                         Ok(Some(start))
@@ -106,6 +107,16 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
+    /// Whether its name still leads to it: what is written to a deleted file is lost, and must not count as done.
+    fn is_in_place(&self) -> bool {
+        let place = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        match (self.file.metadata(), std::fs::metadata(&self.path)) {
+            (Ok(ours), Ok(named)) => place(ours) == place(named),
+            (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
+            (Err(_), _) => true,
+        }
+    }
+
     fn append<'a>(&self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
         let mut chunk = Vec::new();
         let mut at = self.end;

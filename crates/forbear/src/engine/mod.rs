@@ -95,6 +95,18 @@ pub enum FetchError {
     /// The place for bodies.
     #[error(transparent)]
     Bodies(#[from] BodyError),
+    /// Neither an input, nor a job to go on with.
+    #[error("there is no job at {}, and no INPUT to make one from", job.display())]
+    NothingGiven {
+        /// Where a job was looked for.
+        job: PathBuf,
+    },
+    /// The job and its records cannot be one file.
+    #[error("{} cannot be the job and its output; give another --job", job.display())]
+    OneFile {
+        /// Both.
+        job: PathBuf,
+    },
     /// A setting that the client cannot use.
     #[error("the user agent has characters that no header may have")]
     UserAgent,
@@ -213,6 +225,7 @@ impl Run {
     /// # Errors
     /// Whatever keeps the run from beginning; nothing is changed then.
     pub fn open(options: FetchOptions, events: Events) -> Result<Run, FetchError> {
+        look(&options)?;
         let settings = Arc::new(options.settings);
         let of_job = events.clone();
         let job = Job::open(
@@ -327,6 +340,23 @@ impl Run {
             _ => shared.job.counts(),
         };
         Ok(summary::of(&shared, counts, end, broken, resume_at, self.started.elapsed()))
+    }
+}
+
+/// What can be seen to be wrong before a job is made: a name that was mistyped leaves nothing behind.
+fn look(options: &FetchOptions) -> Result<(), FetchError> {
+    let job = &options.job;
+    match &options.input {
+        Some(source) => source.look()?,
+        None if !job.exists() => return Err(FetchError::NothingGiven { job: job.clone() }),
+        None => {}
+    }
+    let absolute = |path| std::path::absolute(path).ok();
+    match &options.output {
+        OutputTarget::File(out) if absolute(out) == absolute(job) => {
+            Err(FetchError::OneFile { job: job.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -49,6 +49,20 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether there is something to read, before anything is made for it. A pipe is not opened.
+    ///
+    /// # Errors
+    /// A file that is missing, or may not be read; a directory.
+    pub fn look(&self) -> Result<(), ImportError> {
+        let Source::File(path) = self else { return Ok(()) };
+        let io = |source| ImportError::Io { path: path.clone(), source };
+        let meta = fs::metadata(path).map_err(io)?;
+        if meta.is_dir() {
+            return Err(ImportError::Directory { path: path.clone() });
+        }
+        if meta.is_file() { File::open(path).map(drop).map_err(io) } else { Ok(()) }
+    }
+
     /// As on the command line: `-` is standard input.
     #[must_use]
     pub fn named(name: impl Into<PathBuf>) -> Source {
