@@ -4,7 +4,7 @@
 mod kit;
 
 use forbear_zoo::{Answer, Fault};
-use kit::{Job, scripted};
+use kit::{Job, scripted, secs};
 use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,4 +38,19 @@ async fn v1_each_request_counts_once_however_its_item_ends() {
         let record = records.iter().find(|record| record["id"] == line["id"]).unwrap();
         assert_eq!((&line["attempts"], &line["reason"]), (&record["attempts"], &record["error"]), "{line}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p6_what_a_parked_item_waits_stands_in_its_record() {
+    let server = scripted(
+        |before, _| if before == 0 { Answer::refused(429).retry_after(secs(2)) } else { Answer::ok() },
+    )
+    .await;
+    let job = Job::of([server.url("/p")]).config("hold_max = \"1s\"\n");
+    let first = job.run(&["--run-for", "1s"]).await;
+    assert_eq!(first.status, 4, "parked beyond the run: {}", first.stderr);
+    job.run_all_done(1, &[]).await;
+    let record = &job.records()[0];
+    assert!(record["waited_s"].as_f64().unwrap() >= 2.0, "{record}");
+    assert_eq!(record["limited"], json!(1));
 }

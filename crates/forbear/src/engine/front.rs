@@ -1,9 +1,9 @@
 //! The frontier of a run with what the engine keeps beside it: which items are at hand, and by which route they go.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use forbear_core::{frontier::Frontier, scope::ScopeKey, time::Timestamp};
-use forbear_store::queue::{Item, LaneId};
+use forbear_store::queue::{Counters, Item, LaneId};
 
 use super::route::Route;
 use crate::client::Target;
@@ -28,6 +28,13 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// Its counters as they are at `due`, up to which it waits out of hand.
+    pub(super) fn counters_at(&self, due: Timestamp) -> Counters {
+        let mut counters = self.item.counters.clone();
+        counters.waited += self.refused_at.map_or(Duration::ZERO, |refused_at| due.since(refused_at));
+        counters
+    }
+
     /// The origin of its next request.
     pub(super) fn origin(&self) -> Option<String> {
         match &self.hop {

@@ -459,7 +459,8 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
 /// Whether the job has all that the importer has read. That the input has ended is no answer: it had before it has grown.
 fn is_written(job: &Job, importer: &Importer) -> bool {
     let (position, read) = (job.position(), importer.progress());
-    job.counts().input == InputEnd::Reached && (position.line, position.offset) == (read.lines(), read.bytes())
+    job.counts().input == InputEnd::Reached
+        && (position.line, position.offset) == (read.lines(), read.bytes())
 }
 
 /// The wall-clock time when the first of what is left is due.
@@ -614,7 +615,7 @@ impl<G: GateStore> Shared<G> {
         if work.tries == 0 || due == Timestamp::MAX {
             return self.job.release(work.item);
         }
-        let counters = work.item.counters.clone();
+        let counters = work.counters_at(due);
         let said = counters.error.clone().unwrap_or_default();
         let until = Until::Time(wall_now().plus(wait));
         self.job.park(work.item.lease, until, format!("the run ended while it waited ({said})"), counters)

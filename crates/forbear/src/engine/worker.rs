@@ -295,8 +295,10 @@ impl<G: GateStore> Shared<G> {
                 self.hold(lane, work, route, now.plus(told));
             }
             Verdict::Park { wait, told } => {
-                if work.refused_at.is_none() {
-                    work.item.counters.attempts += 1;
+                match work.refused_at {
+                    None => work.item.counters.attempts += 1,
+                    // What it will have waited when it is claimed again: nobody has it in hand until then.
+                    Some(_) => work.item.counters.waited += wait,
                 }
                 work.item.counters.error = Some(said.clone());
                 let reason = format!("limited, told to wait {} ({said})", seconds(told));
@@ -330,7 +332,8 @@ impl<G: GateStore> Shared<G> {
         if full {
             self.finished(lane, route);
             let until = Until::Time(wall_now().plus(at.since(self.gates.now())));
-            let parked = self.job.park(work.item.lease, until, "many items wait", work.item.counters.clone());
+            let counters = work.counters_at(at);
+            let parked = self.job.park(work.item.lease, until, "many items wait", counters);
             if let Err(error) = parked {
                 self.stop_for(&error);
             }
