@@ -431,9 +431,55 @@ fn b4_overload_comes_back_from_a_tenth() {
     let _ = gate.succeeded(&policy, probe, now);
     let rate = gate.learned_rate().unwrap();
     assert!((8.0..12.0).contains(&rate), "a tenth of 100/s: {rate}");
-    now = now.plus(12 * S);
+    let (up, first) = (now.plus(10 * S), wait_of(&gate, &policy, now).unwrap());
+    assert!(first < 100 * MS, "no longer than a tenth of the pace comes to: {first:?}");
+    let mut starts = 0;
+    while let Some(wait) = wait_of(&gate, &policy, now)
+        && now < up
+    {
+        now = now.plus(wait);
+        let s = gate.take(&policy, now, 1);
+        let _ = gate.succeeded(&policy, s, now);
+        starts += 1;
+    }
+    assert!((500..600).contains(&starts), "55 % of 100/s over 10 s: {starts}");
+    now = now.plus(5 * S);
     let _ = gate.take(&policy, now, 1);
-    assert_eq!(gate.learned_rate(), None, "all of it after 10 s");
+    let rate = gate.learned_rate().expect("still metered");
+    assert!((99.0..101.0).contains(&rate), "all of it after 10 s: {rate}");
+    assert!(wait_of(&gate, &policy, now).is_some(), "what waited meanwhile does not start at once");
+}
+
+#[test]
+fn b4_a_limiter_that_calls_itself_overload_is_not_met_ever_more_slowly() {
+    // A bucket of 5 and 10 a second, refusing with a 503 that says nothing.
+    let (policy, t) = (exact(), start());
+    let mut gate = Gate::new(&policy);
+    let (mut now, mut level, mut at) = (t, 0.0, t);
+    let (mut done, mut refused) = (0, 0);
+    while now < t.plus(300 * S) {
+        match gate.check(&policy, now, 1) {
+            Check::Wait { until, .. } => now = until,
+            Check::Full => unreachable!("nothing is on the wire"),
+            Check::Admit | Check::Probe => {
+                let sent = gate.take(&policy, now, 1);
+                now = now.plus(10 * MS);
+                level = (level - 10.0 * now.since(at).as_secs_f64()).max(0.0);
+                at = now;
+                if level > 5.0 {
+                    refused += 1;
+                    let told = Told { overload: true, ..Told::nothing() };
+                    let _ = gate.refused(&policy, sent, told, now, 0.5);
+                } else {
+                    level += 1.0;
+                    done += 1;
+                    let _ = gate.succeeded(&policy, sent, now);
+                }
+            }
+        }
+    }
+    assert!(done > 1800, "of 3000 that it would let through: {done}, {refused} refused");
+    assert!(refused <= 30, "{done} done, {refused} refused");
 }
 
 #[test]

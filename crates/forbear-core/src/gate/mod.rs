@@ -615,7 +615,7 @@ impl Gate {
             self.level = self.level.saturating_sub(1); // P7: the limit was one item's, and not the scope's
         } else {
             if !self.resumes && self.cause != Cause::Operator {
-                let reason = if policy.learn { reason } else { Reason::Overload }; // its way back ends where it began
+                let reason = if policy.learn { reason } else { Reason::Configured };
                 self.ramp.reopen(reason, stretch, now);
             }
             self.in_flight.reopened();

@@ -19,6 +19,8 @@ pub(super) enum Reason {
     Overload,
     /// A budget was used up, and nothing was refused.
     Reset,
+    /// Whatever it was: the pace is configured, not learned, and the way back ends where it began.
+    Configured,
 }
 
 /// What happened since the refusal before this one.
@@ -55,10 +57,12 @@ enum Form {
     Growing,
     /// At the server's own number, which does not grow by hoping.
     Stated,
-    /// From a tenth to the whole of a good pace, over a time that began with the last step; then free.
+    /// From a tenth to the whole of a good pace, over a time that began with the last step; then as `learns` says:
+    /// growing, or free.
     Linear {
         over_ms: u32,
         goal: f32,
+        learns: bool,
     },
 }
 
@@ -80,10 +84,15 @@ impl Ramp {
         let mean = accepted / stretch.total.as_secs_f32().max(0.1);
         let paced = matches!(self.form, Form::Growing | Form::Stated);
         (self.rate, self.form) = match (reason, stretch.stated) {
-            (Reason::Overload, _) if stretch.accepted > 0 => {
+            (Reason::Overload | Reason::Configured, _) if stretch.accepted > 0 => {
                 let over = Duration::from_secs(10).max(stretch.round_trip * 20);
                 let over_ms = u32::try_from(over.as_millis()).unwrap_or(u32::MAX);
-                (open_rate * 0.1, Form::Linear { over_ms, goal: open_rate })
+                // What was let through while nothing metered it is a good pace, and the wall may be far above. A metered
+                // pace that was refused is no good one; nor is the mean over a way up, or each one would end lower.
+                let metered = self.form != Form::Free;
+                let goal = if metered { self.rate * 0.7 } else { open_rate };
+                self.bad = if metered { self.rate } else { f32::INFINITY };
+                (goal * 0.1, Form::Linear { over_ms, goal, learns: reason == Reason::Overload })
             }
             (Reason::Told | Reason::Untold | Reason::Reset, Some(stated)) => (stated * UNDER, Form::Stated),
             // The next budget is counted as well, so all that is needed is a start that is no herd.
@@ -102,7 +111,8 @@ impl Ramp {
             }
             _ => {
                 let known = accepted >= 3.0;
-                self.bad = if known { open_rate } else { f32::INFINITY };
+                // It was growing when it was refused, so it was faster at the end than in the mean.
+                self.bad = if known { open_rate * 2.0 } else { f32::INFINITY };
                 let rate = if known { mean.min(open_rate * 0.5).max(open_rate * 0.1) } else { FLOOR };
                 (rate, Form::Growing)
             }
@@ -110,7 +120,7 @@ impl Ramp {
         self.rate = self.rate.max(SLOWEST);
         self.stepped_ms = milliseconds(now);
         self.accepted = 0;
-        self.next_ns = now.as_micros().saturating_mul(1000).saturating_add(self.interval_ns());
+        self.next_ns = now.as_micros().saturating_mul(1000).saturating_add(self.slot_ns(1));
     }
 
     /// The server said what it allows, before it refused anything: a limit that shrinks to what we send is met at once.
@@ -130,18 +140,21 @@ impl Ramp {
 
     /// A start at `now` takes its slot.
     pub(super) fn take(&mut self, now: Timestamp, cost: u32) {
-        if let Form::Linear { over_ms, goal } = self.form {
+        if let Form::Linear { over_ms, goal, learns } = self.form {
             let share = self.since_step(now).as_secs_f32() * 1000.0 / over_ms as f32;
-            if share >= 1.0 {
-                *self = Ramp { bad: self.bad, ..Ramp::FREE };
-                return;
+            if share < 1.0 {
+                self.rate = (goal * (0.1 + 0.9 * share)).max(SLOWEST);
+            } else if learns {
+                // Up, and on from there by steps: what waited meanwhile must not all start now.
+                (self.rate, self.form, self.accepted) = (goal.max(SLOWEST), Form::Growing, 0);
+                self.stepped_ms = milliseconds(now);
+            } else {
+                *self = Ramp::FREE;
             }
-            self.rate = (goal * (0.1 + 0.9 * share)).max(SLOWEST);
         }
         if self.form != Form::Free {
             let now_ns = now.as_micros().saturating_mul(1000);
-            let step = self.interval_ns().saturating_mul(u64::from(cost));
-            self.next_ns = self.next_ns.max(now_ns).saturating_add(step);
+            self.next_ns = self.next_ns.max(now_ns).saturating_add(self.slot_ns(cost));
         }
     }
 
@@ -202,8 +215,20 @@ impl Ramp {
         Duration::from_millis(u64::from(milliseconds(now).wrapping_sub(self.stepped_ms)))
     }
 
-    fn interval_ns(&self) -> u64 {
-        (1e9 / f64::from(self.rate)) as u64
+    /// How long after a start of this cost the next one is.
+    fn slot_ns(&self, cost: u32) -> u64 {
+        let (rate, cost) = (f64::from(self.rate), f64::from(cost));
+        let seconds = match self.form {
+            // The pace grows while the next one waits: at a tenth of a slow pace it would wait for longer than the way
+            // up takes. d solves rate * d + growth / 2 * d * d = cost.
+            Form::Linear { over_ms, goal, .. } => {
+                let growth = 0.9 * f64::from(goal) * 1000.0 / f64::from(over_ms.max(1));
+                let d = ((rate * rate + 2.0 * growth * cost).sqrt() - rate) / growth;
+                d.max(cost / f64::from(goal))
+            }
+            _ => cost / rate,
+        };
+        (seconds * 1e9) as u64
     }
 }
 
