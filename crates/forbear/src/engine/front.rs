@@ -87,6 +87,7 @@ impl Front {
 
     /// The lane of a redirect's target.
     pub(super) fn hop_lane(&mut self, text: &str, route: impl FnOnce() -> Route) -> LaneKey {
+        self.tidy(); // redirects may lead to a host each, and no lane of the job is opened for them
         let number = match self.hops.get(text) {
             Some(number) => *number,
             None => {
@@ -170,3 +171,24 @@ impl Front {
 
 /// Lanes that may be put aside at once.
 const ASLEEP_MAX: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::Settings,
+        engine::route::{LaneParts, Routes},
+    };
+
+    #[test]
+    fn j3_hosts_that_redirects_lead_to_are_forgotten() {
+        let (mut front, routes) = (Front::default(), Routes::new(Arc::new(Settings::default())));
+        for n in 0..10_000 {
+            let origin = format!("http://h{n}");
+            let parts = LaneParts { origin: &origin, account: None, endpoint: None };
+            let lane = front.hop_lane(&parts.text(), || routes.route(parts));
+            assert!(front.route(lane).is_some(), "the one at hand is kept");
+        }
+        assert!(front.routes.len() < 100 && front.hops.len() < 100, "{}", front.routes.len());
+    }
+}
