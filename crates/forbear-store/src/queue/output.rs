@@ -60,7 +60,7 @@ impl Output {
             // File systems without locks exist; the job's own lock still stands.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "no lock on the output"),
         }
-        Ok(Output::File(OutputFile { file, path: path.clone(), end: 0 }))
+        Ok(Output::File(OutputFile { file, path: path.clone(), end: 0, ahead: 0 }))
     }
 
     /// Name, for errors and events.
@@ -104,6 +104,8 @@ pub(crate) struct OutputFile {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) end: u64,
+    /// Bytes that already stand behind the end: see [`OutputFile::write_ahead`].
+    ahead: u64,
 }
 
 impl OutputFile {
@@ -117,10 +119,23 @@ impl OutputFile {
         }
     }
 
-    fn append<'a>(&self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
+    /// Writes the next records of the coming [`Output::append`] already, unsynced: should the process be killed meanwhile, the
+    /// next start finds them. False if that cannot be done: then all are written again, and whoever appends hears of it.
+    pub(crate) fn write_ahead(&mut self, records: &[u8]) -> bool {
+        let wrote = self.file.write_all_at(records, self.end + self.ahead).is_ok();
+        self.ahead = if wrote { self.ahead + records.len() as u64 } else { 0 };
+        wrote
+    }
+
+    fn append<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
         let mut chunk = Vec::new();
         let mut at = self.end;
+        let mut ahead = std::mem::take(&mut self.ahead); // once: after an error everything is written again
         for record in records {
+            if let Some(left) = ahead.checked_sub(record.len() as u64) {
+                (ahead, at) = (left, at + record.len() as u64);
+                continue;
+            }
             chunk.extend_from_slice(record);
             if chunk.len() >= CHUNK_BYTES {
                 self.file.write_all_at(&chunk, at)?;
@@ -198,4 +213,27 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 /// The hash of what was hashed before and `bytes`.
 pub(crate) fn hash_more(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn j1_what_was_written_ahead_is_not_written_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut output = Output::open(&OutputTarget::File(path.clone())).unwrap();
+        let ahead = |output: &mut Output, records: &[u8]| match output {
+            Output::File(out) => assert!(out.write_ahead(records)),
+            Output::Stream(_) => unreachable!("it is a file"),
+        };
+        ahead(&mut output, b"1\n22\n");
+        ahead(&mut output, b"3\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"1\n22\n3\n", "there before anything is acknowledged");
+        let start = output.append([&b"1\n"[..], b"22\n", b"3\n", b"44\n"].into_iter()).unwrap();
+        assert_eq!(start, Some(0));
+        let start = output.append([&b"5\n"[..]].into_iter()).unwrap();
+        assert_eq!((start, std::fs::read(&path).unwrap()), (Some(10), b"1\n22\n3\n44\n5\n".to_vec()));
+    }
 }

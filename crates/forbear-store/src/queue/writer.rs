@@ -10,6 +10,8 @@
 //! A power cut may so undo acknowledgements, but their records are safe, and the next start finds them again in the
 //! output's tail. It may undo imports, but only such of whose items no record was written: before the next record, the
 //! database's log is synced. It can never undo a deadline.
+//!
+//! A kill costs less: what the file system was given it keeps, so records are written while the group still gathers.
 
 use std::{
     fs::File,
@@ -20,6 +22,7 @@ use std::{
 
 use forbear_core::time::Timestamp;
 use hashbrown::HashSet;
+use parking_lot::MutexGuard;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 
 use super::{
@@ -36,6 +39,10 @@ use super::{
 
 /// How long a group gathers. With a commit of the same length, what was fetched is durable in about 50 ms.
 const GATHER: Duration = Duration::from_millis(25);
+/// While a group gathers, its records are written at this pace, so that a kill costs what came in so short a time.
+const AHEAD: Duration = Duration::from_millis(1);
+/// A larger record waits for its group.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
 /// Leases are shown to others at this pace when nothing else is to be written.
 const SHOW_LEASES: Duration = Duration::from_millis(200);
 /// A group goes at once when it has this many commands: fuller ones save nothing.
@@ -92,6 +99,33 @@ struct FinishPlan {
     lost: bool,
 }
 
+/// How far the gathering group was written ahead. That must be the beginning of what [`records`] gives later.
+struct Ahead {
+    /// Commands of the inbox that were looked at.
+    seen: usize,
+    /// The rest waits for its group.
+    over: bool,
+}
+
+impl Ahead {
+    /// The records that have come since the last look.
+    fn records(&mut self, inbox: &[Command]) -> Vec<u8> {
+        let mut records = Vec::new();
+        for command in inbox.iter().skip(self.seen) {
+            self.seen += 1;
+            let Command::Finish { finish, .. } = command else { continue };
+            // A body's file may turn out to be lost, and then its record is not written.
+            self.over |= finish.body.is_some() || finish.record.len() > AHEAD_BYTES_MAX;
+            if self.over {
+                self.seen = inbox.len();
+                break;
+            }
+            records.extend_from_slice(&finish.record);
+        }
+        records
+    }
+}
+
 /// Settings of the writing connection.
 pub(crate) fn tune(db: &Connection) -> rusqlite::Result<()> {
     schema::tune(db, WRITER_CACHE_KIB)?;
@@ -135,10 +169,19 @@ impl Writer {
             }
         }
         let deadline = Instant::now() + GATHER;
+        let mut ahead = Ahead { seen: 0, over: !matches!(self.output, Output::File(_)) };
         while !inner.urgent && !inner.closing && inner.inbox.len() < GROUP_MAX && inner.imports < 2 {
-            if shared.wake.wait_until(&mut inner, deadline).timed_out() {
+            let records = ahead.records(&inner.inbox);
+            if !records.is_empty() {
+                MutexGuard::unlocked(&mut inner, || ahead.over |= !self.write_ahead(&records));
+                continue;
+            }
+            let now = Instant::now();
+            if now >= deadline {
                 break;
             }
+            let next = if ahead.over { deadline } else { deadline.min(now + AHEAD) };
+            shared.wake.wait_until(&mut inner, next);
         }
         let mut group = Group {
             commands: std::mem::take(&mut inner.inbox),
@@ -198,6 +241,16 @@ impl Writer {
             group.progress.retain(|(seq, _)| !gone.contains(seq));
         }
         group
+    }
+
+    /// Writes records of the group that gathers; false if they wait for the rest.
+    fn write_ahead(&mut self, records: &[u8]) -> bool {
+        // The group will meet the same error, and knows what to do.
+        let in_order = !self.unsynced_imports || self.sync_log().is_ok();
+        match &mut self.output {
+            Output::File(out) => in_order && out.write_ahead(records),
+            Output::Stream(_) => false,
+        }
     }
 
     /// Makes the group durable, however long the disk stays full.
