@@ -17,7 +17,7 @@ use crate::{
     args::{Bodies, FetchArgs, Progress},
     exit::{Exit, Failure},
     progress::Display,
-    table,
+    shell, table,
 };
 
 /// Fetches every item of the input, or goes on where an earlier run ended.
@@ -141,7 +141,7 @@ fn last_line(summary: &Summary) {
         End::Broken => "the run could not go on",
     };
     if let Some(broken) = &summary.broken {
-        eprintln!("forbear: {broken}");
+        shell::say(broken);
     }
     let unread = summary.counts.input == InputEnd::More;
     if summary.counts.open() == 0 && !unread {
@@ -152,7 +152,7 @@ fn last_line(summary: &Summary) {
         None => String::new(),
     };
     let rest = if unread { ", and the input has more" } else { "" };
-    eprintln!("forbear: {why}{due}{rest}; go on with: {}", same_command());
+    shell::say(format_args!("{why}{due}{rest}; go on with: {}", same_command()));
 }
 
 /// The command line as it was given: the same one resumes (J2).

@@ -51,7 +51,8 @@ pub(crate) fn summary(summary: &Summary) {
             text.push_str(&format!(", {n} {word}"));
         }
     }
-    eprintln!("{text}");
+    // Nobody may be there to read it; the records are.
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// What a run would do, on stdout.

@@ -101,7 +101,8 @@ impl Ramp {
                 (mean.max(FLOOR), Form::Growing)
             }
             (reason, _) if paced => {
-                self.bad = self.rate;
+                // The step before this one went well, and the limit lies between.
+                self.bad = self.rate * 0.9;
                 let half = self.rate * 0.5;
                 let rate = match reason {
                     Reason::Told if accepted >= 10.0 => (mean * UNDER).clamp(half, self.rate * 0.9),
@@ -173,7 +174,13 @@ impl Ramp {
             return;
         }
         if self.accepted as f32 >= self.rate * elapsed.as_secs_f32() * 0.5 {
-            let factor = if self.bad.is_infinite() { 2.0 } else { 1.15 };
+            let factor = if self.bad.is_infinite() {
+                2.0
+            } else if below {
+                1.15
+            } else {
+                1.05
+            };
             let limit = if below && self.bad.is_finite() { self.bad * 0.96 } else { f32::INFINITY };
             self.rate = (self.rate * factor).min(limit);
             if self.rate > FREE_ABOVE {

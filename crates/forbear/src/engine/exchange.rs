@@ -46,7 +46,8 @@ impl<G: GateStore> Shared<G> {
         permit: &Permit,
     ) -> (Attempt, Option<Reading>, Outcome) {
         let mut attempt = Attempt::default();
-        let (request, credentials) = match self.request(work, route) {
+        let credentials = route.has_account;
+        let request = match self.request(work, route) {
             Ok(request) => request,
             Err(why) => {
                 attempt.error = Some(why);
@@ -168,8 +169,8 @@ impl<G: GateStore> Shared<G> {
         hint::read(&response, route.profile, wall_now())
     }
 
-    /// The request as it goes out, and whether it carries credentials of ours.
-    fn request(&self, work: &Work, route: &Route) -> Result<(Request, bool), String> {
+    /// The request as it goes out.
+    fn request(&self, work: &Work, route: &Route) -> Result<Request, String> {
         let item = &work.item.request;
         let hop = work.hop.as_ref();
         let target = match hop {
@@ -206,10 +207,8 @@ impl<G: GateStore> Shared<G> {
             }
         }
         self.cookies.add(&target, &mut headers);
-        let secret = |name: &HeaderName| self.redactor.is_secret_header(name) && *name != header::COOKIE;
-        let credentials = target.has_credentials() || headers.keys().any(secret);
         let body = if as_get { bytes::Bytes::new() } else { item.body.clone().unwrap_or_default().into() };
-        Ok((Request { method, target, headers, body }, credentials))
+        Ok(Request { method, target, headers, body })
     }
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Route {
     /// Widest first; the run's own before them where it has a rate.
     pub(super) scopes: Arc<[BoundScope]>,
     pub(super) profile: Option<&'static Profile>,
+    /// Its requests carry credentials that belong to somebody: a 401 is about those.
+    pub(super) has_account: bool,
     pub(super) headers: Vec<SecretHeader>,
     pub(super) stats: Arc<HostStats>,
 }
@@ -140,6 +142,7 @@ impl Routes {
         Route {
             scopes: self.run.clone().into_iter().chain(scopes).collect(),
             profile,
+            has_account: parts.account.is_some(),
             headers: of_host.headers.clone(),
             stats: self.stats(parts.origin),
         }
