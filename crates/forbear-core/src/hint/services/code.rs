@@ -2,8 +2,7 @@
 
 use super::words::*;
 
-pub(super) const CRATES_IO: Profile =
-    Profile { name: "crates.io", hosts: &["crates.io"], scope: Some(Account), ..BASE };
+pub(super) const CRATES_IO: Profile = Profile { name: "crates.io", hosts: &[], scope: Some(Account), ..BASE };
 
 pub(super) const DATADOG: Profile =
     Profile { name: "datadog", hosts: &["datadoghq.com", "datadoghq.eu"], scope: Some(Account), ..BASE };
@@ -67,13 +66,12 @@ pub(super) const LETSENCRYPT: Profile = Profile {
     ..BASE
 };
 
-pub(super) const NPM: Profile =
-    Profile { name: "npm", hosts: &["registry.npmjs.org", "npmjs.com"], scope: Some(Ip), ..BASE };
+pub(super) const NPM: Profile = Profile { name: "npm", hosts: &[], scope: Some(Ip), ..BASE };
 
 /// XML-RPC refuses inside a 200.
 pub(super) const PYPI: Profile = Profile {
     name: "pypi",
-    hosts: &["pypi.org"],
+    hosts: &[],
     bodies: true,
     scope: Some(Ip),
     rules: &[
