@@ -30,7 +30,7 @@
 //! | `brownout` | a queue: latency grows with load, then 5xx, and it recovers | a slow database behind a site |
 //! | `flaky` | resets, 502, half bodies, stalls, by seed | an old load balancer |
 //!
-//! Every rule may count by endpoint, path, account or client address, may punish (`penalty`: each knock starts the time anew, as
+//! The rate of a token bucket may move, in a `wave` or by `step`s. Every rule may count by endpoint, path, account or client address, may punish (`penalty`: each knock starts the time anew, as
 //! at SEC EDGAR; `ban`: 403 after some refusals, as at Discord), and may count what it refuses. Several rules hold at once, as
 //! Riot's two windows do: all of them count a request, or none. How a refusal is told is a matter of its own ([`Hint`]): not at
 //! all, in seconds, as a date, in milliseconds, as the reset of a budget, in every draft of the `RateLimit` fields; too
@@ -53,9 +53,10 @@ mod spec;
 pub use answer::{Account, Answer, Facts, Fault, ScopeId, Verdict};
 pub use hint::Hint;
 pub use limiter::Limiter;
+pub use limiter::tide::Tide;
 pub use limiter::trouble::Shares;
 pub use log::{Hit, Intrusion, Log, Pause, Probe, peak};
-pub use origin::Origin;
+pub use origin::{Origin, Ruling};
 pub use rng::SplitMix64;
 pub use server::{Counts, Server, ServerOptions};
 pub use spec::{EXAMPLES, Example, Rate, RateError, Scope, Spec, SpecError};

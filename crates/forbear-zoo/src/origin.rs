@@ -8,6 +8,7 @@ use crate::hint::{Telling, http_date};
 use crate::limiter::bucket::{Gcra, TokenBucket};
 use crate::limiter::concurrency::Concurrency;
 use crate::limiter::punish::{Ban, Penalty};
+use crate::limiter::tide::TidalBucket;
 use crate::limiter::trouble::{Brownout, Effect, Flaky, Maintenance, Sentence};
 use crate::limiter::window::{FixedWindow, SlidingCounter, SlidingLog};
 use crate::limiter::{Budget, Limiter, Refusal, Rule};
@@ -115,12 +116,27 @@ impl Origin {
     }
 }
 
-impl Limiter for Origin {
-    fn arrive(&mut self, now: Duration, request: &Facts<'_>) -> Answer {
-        let scopes = self.scopes(request);
-        let mut answer = Answer::ok();
-        answer.scopes = scopes.iter().map(|(_, id)| *id).collect();
+/// What an origin decides on a request, before it is put into words: for a simulation, which has no use for headers.
+#[derive(Clone, Debug)]
+pub struct Ruling {
+    /// Served, refused or broken.
+    pub verdict: Verdict,
+    /// The status line's code.
+    pub status: u16,
+    /// How long the answer is in the making.
+    pub latency: Duration,
+    /// When the limiter would truly admit a refused request, if it can know.
+    pub wait: Option<Duration>,
+    /// A ban does not say when it ends.
+    silent: bool,
+    refused_by: Option<ScopeId>,
+    scopes: Vec<(usize, ScopeId)>,
+}
 
+impl Origin {
+    /// Lets a request in or turns it away; [`Origin::words`] says so. [`Limiter::arrive`] is both in one.
+    pub fn rule(&mut self, now: Duration, request: &Facts<'_>) -> Ruling {
+        let scopes = self.scopes(request);
         let mut refusal: Option<(Refusal, ScopeId)> = None;
         for (index, id) in &scopes {
             let rule = self.counter(*index, *id, now);
@@ -134,27 +150,65 @@ impl Limiter for Origin {
                 refusal = Some((next, *id));
             }
         }
+        let mut ruling = Ruling {
+            verdict: Verdict::Served,
+            status: 200,
+            latency: Duration::ZERO,
+            wait: None,
+            silent: false,
+            refused_by: None,
+            scopes,
+        };
         if let Some((refusal, by)) = refusal {
-            answer.verdict = Verdict::Refused;
-            answer.status = refusal.status.unwrap_or(self.spec.status);
-            answer.wait = Some(refusal.wait);
-            answer.refused_by = Some(by);
-            self.tell(&mut answer, &scopes, now, refusal.silent);
-            return answer;
+            ruling.verdict = Verdict::Refused;
+            ruling.status = refusal.status.unwrap_or(self.spec.status);
+            ruling.wait = Some(refusal.wait);
+            ruling.silent = refusal.silent;
+            ruling.refused_by = Some(by);
+            return ruling;
         }
-
-        for (index, id) in &scopes {
+        for (index, id) in &ruling.scopes {
             self.counter(*index, *id, now).take(now);
         }
         let mut effects = [None, None];
         effects[0] = self.brownout.as_mut().map(|brownout| brownout.arrive(now));
         effects[1] = self.flaky.as_mut().and_then(Flaky::arrive);
         for effect in effects.into_iter().flatten() {
-            disturb(&mut answer, effect);
+            disturb(&mut ruling, effect);
         }
-        let broken = answer.verdict == Verdict::Fault(Fault::ErrorPage);
-        self.tell(&mut answer, &scopes, now, broken);
+        ruling.silent = ruling.verdict == Verdict::Fault(Fault::ErrorPage);
+        ruling
+    }
+
+    /// The answer that says what was ruled at the same `now`.
+    pub fn words(&mut self, now: Duration, ruling: &Ruling) -> Answer {
+        let mut answer = Answer {
+            verdict: ruling.verdict,
+            status: ruling.status,
+            latency: ruling.latency,
+            wait: ruling.wait,
+            refused_by: ruling.refused_by,
+            scopes: ruling.scopes.iter().map(|(_, id)| *id).collect(),
+            ..Answer::ok()
+        };
+        self.tell(&mut answer, &ruling.scopes, now, ruling.silent);
         answer
+    }
+
+    /// A request that was ruled on has been answered.
+    pub fn left(&mut self, now: Duration, ruling: &Ruling) {
+        if ruling.verdict != Verdict::Refused {
+            for (index, id) in &ruling.scopes {
+                self.counter(*index, *id, now).depart();
+            }
+        }
+    }
+}
+
+impl Limiter for Origin {
+    fn arrive(&mut self, now: Duration, request: &Facts<'_>) -> Answer {
+        let ruling = self.rule(now, request);
+        self.words(now, &ruling)
     }
 
     fn depart(&mut self, now: Duration, request: &Facts<'_>, answer: &Answer) {
@@ -167,7 +221,7 @@ impl Limiter for Origin {
     }
 }
 
-fn disturb(answer: &mut Answer, effect: Effect) {
+fn disturb(answer: &mut Ruling, effect: Effect) {
     if answer.verdict != Verdict::Served {
         return; // the first trouble in line decides: an error page is not truncated as well
     }
@@ -226,7 +280,12 @@ pub(crate) fn matches(pattern: &str, path: &str) -> bool {
 fn build_rule(spec: &RuleSpec, epoch: Duration) -> Box<dyn Rule> {
     let counted = spec.rejected_count;
     let mut rule: Box<dyn Rule> = match spec.kind {
-        Kind::TokenBucket { rate, burst } => Box::new(TokenBucket::new(rate, burst, counted)),
+        Kind::TokenBucket { rate, burst } if spec.tide.is_still() => {
+            Box::new(TokenBucket::new(rate, burst, counted))
+        }
+        Kind::TokenBucket { rate, burst } => {
+            Box::new(TidalBucket::new(rate.hertz(), burst, spec.tide.clone(), counted))
+        }
         Kind::Gcra { rate, burst } => Box::new(Gcra::new(rate, burst, counted)),
         Kind::FixedWindow { limit, window, first_request: true } => {
             Box::new(FixedWindow::from_first_request(limit, window))

@@ -8,6 +8,7 @@ use crate::answer::{Answer, Facts};
 pub(crate) mod bucket;
 pub(crate) mod concurrency;
 pub(crate) mod punish;
+pub(crate) mod tide;
 pub(crate) mod trouble;
 pub(crate) mod window;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::hint::Hint;
+use crate::limiter::tide::Tide;
 use crate::limiter::trouble::Shares;
 use crate::origin::Origin;
 
@@ -40,7 +41,8 @@ pub use rate::{Rate, RateError};
 /// | kind | its keys |
 /// | --- | --- |
 /// | `open` | none |
-/// | `token-bucket`, `gcra` | `rate`, `burst` (1) |
+/// | `token-bucket` | `rate`, `burst` (1), `wave` (`0.3/600s`: a sine of 30 %), `step` (`20m/0.5`: from then on half; repeat it for more) |
+/// | `gcra` | `rate`, `burst` (1) |
 /// | `fixed-window` | `limit`, `phase` (`epoch`, or `first-request`) |
 /// | `sliding-log`, `sliding-counter` | `limit` |
 /// | `concurrency` | `max`, `wait` (1s) |
@@ -87,6 +89,8 @@ pub(crate) struct RuleSpec {
     pub(crate) penalty: Option<Duration>,
     pub(crate) ban: Option<BanSpec>,
     pub(crate) rejected_count: bool,
+    /// Moves the rate of a token bucket; still for every other kind.
+    pub(crate) tide: Tide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -288,6 +292,30 @@ impl Spec {
         self.last(|rule| rule.rejected_count = true)
     }
 
+    /// The rate of the last rule, a token bucket, goes up and down by this share of itself once every `period`. Other kinds
+    /// have no rate that could move; the text form says so.
+    ///
+    /// # Panics
+    /// If `share` is not from 0 to 1, or `period` is zero.
+    #[must_use]
+    pub fn wave(self, share: f64, period: Duration) -> Spec {
+        assert!(
+            (0.0..=1.0).contains(&share) && !period.is_zero(),
+            "a rate stays above nothing, a wave takes time"
+        );
+        self.last(|rule| rule.tide = std::mem::take(&mut rule.tide).wave(share, period))
+    }
+
+    /// From `at` on the rate of the last rule, a token bucket, is `factor` times its first value, until the next step.
+    ///
+    /// # Panics
+    /// If `factor` is not above zero.
+    #[must_use]
+    pub fn step(self, at: Duration, factor: f64) -> Spec {
+        assert!(factor > 0.0 && factor.is_finite(), "a rate stays above nothing");
+        self.last(|rule| rule.tide = std::mem::take(&mut rule.tide).step(at, factor))
+    }
+
     /// Refusals are told in this form too. Without any, a refusal is a bare status.
     #[must_use]
     pub fn hint(mut self, hint: Hint) -> Spec {
@@ -339,6 +367,7 @@ impl Spec {
             penalty: None,
             ban: None,
             rejected_count: false,
+            tide: Tide::default(),
         };
         Spec { rules: vec![rule], ..Spec::open() }
     }

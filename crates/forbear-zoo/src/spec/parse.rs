@@ -73,6 +73,8 @@ pub enum SpecError {
 const TIME: &str = "a time such as 250ms, 30s, 5m, 1d, and not zero";
 const NUMBER: &str = "a whole number from 1 up";
 const RATE: &str = "so many per time, such as 5/s or 100/60s";
+const WAVE: &str = "a share from 0 to 1, and the time of one wave: 0.3/600s";
+const STEP: &str = "a time, and a factor above zero: 20m/0.5";
 const SHARE: &str = "a share between 0 and 1";
 
 impl FromStr for Spec {
@@ -133,7 +135,17 @@ impl<'a> Settings<'a> {
         Ok(match self.kind {
             "open" => Spec::open(),
             "token-bucket" => {
-                Spec::token_bucket(self.need("rate", RATE)?, self.number("burst")?.unwrap_or(1))
+                let rate = self.need("rate", RATE)?;
+                let mut spec = Spec::token_bucket(rate, self.number("burst")?.unwrap_or(1));
+                if let Some(value) = self.one("wave")? {
+                    let (share, period) = wave(value).ok_or_else(|| bad("wave", value, WAVE))?;
+                    spec = spec.wave(share, period);
+                }
+                for value in self.all("step") {
+                    let (at, factor) = step(value).ok_or_else(|| bad("step", value, STEP))?;
+                    spec = spec.step(at, factor);
+                }
+                spec
             }
             "gcra" => Spec::gcra(self.need("rate", RATE)?, self.number("burst")?.unwrap_or(1)),
             "fixed-window" => {
@@ -359,6 +371,20 @@ fn ban(text: &str) -> Option<BanSpec> {
     parts.next().is_none().then_some(BanSpec { strikes, within, term })
 }
 
+/// `0.3/600s`.
+fn wave(text: &str) -> Option<(f64, Duration)> {
+    let (share, period) = text.split_once('/')?;
+    let share = share.parse().ok().filter(|share| (0.0..=1.0).contains(share))?;
+    Some((share, parse_duration(period).filter(|period| !period.is_zero())?))
+}
+
+/// `20m/0.5`.
+fn step(text: &str) -> Option<(Duration, f64)> {
+    let (at, factor) = text.split_once('/')?;
+    let factor = factor.parse().ok().filter(|factor: &f64| *factor > 0.0 && factor.is_finite())?;
+    Some((parse_duration(at)?, factor))
+}
+
 const SCOPES: [(&str, Scope); 4] = [
     ("endpoint", Scope::Endpoint),
     ("path", Scope::Path),
@@ -434,7 +460,12 @@ fn show_rule(rule: &RuleSpec) -> (&'static str, Vec<String>) {
     let mut sentence = false;
     let (kind, mut settings) = match rule.kind {
         Kind::TokenBucket { rate, burst } => {
-            ("token-bucket", vec![format!("rate={rate}"), format!("burst={burst}")])
+            let mut settings = vec![format!("rate={rate}"), format!("burst={burst}")];
+            let wave = rule.tide.wave.iter();
+            settings.extend(wave.map(|(share, period)| format!("wave={share}/{}", show_duration(*period))));
+            let steps = rule.tide.steps.iter();
+            settings.extend(steps.map(|(at, factor)| format!("step={}/{factor}", show_duration(*at))));
+            ("token-bucket", settings)
         }
         Kind::Gcra { rate, burst } => ("gcra", vec![format!("rate={rate}"), format!("burst={burst}")]),
         Kind::FixedWindow { limit: most, window, first_request: false } => {
