@@ -13,6 +13,7 @@ pub mod frontier;
 pub mod gate;
 pub mod hint;
 pub mod inflight;
+pub mod learn;
 pub mod outcome;
 pub mod pace;
 pub mod policy;

@@ -1,0 +1,105 @@
+//! What the learner says it knows (L4).
+
+use std::time::Duration;
+
+use super::{
+    Learner,
+    fit::{Fit, Shape},
+    wire::State,
+};
+
+/// A kind of limit.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Kind {
+    /// A token bucket, or GCRA: the same limit.
+    Bucket,
+    /// A window that begins anew, all at once.
+    FixedWindow,
+    /// A window that slides: a log of requests, or two weighted counters.
+    SlidingWindow,
+    /// A cap on requests in flight.
+    Concurrency,
+    /// Each refusal starts a time of refusals.
+    Penalty,
+}
+
+impl Kind {
+    /// The word for people and records.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Bucket => "token bucket",
+            Kind::FixedWindow => "fixed window",
+            Kind::SlidingWindow => "sliding window",
+            Kind::Concurrency => "concurrency",
+            Kind::Penalty => "penalty",
+        }
+    }
+}
+
+/// What a scope's limit is believed to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Belief {
+    /// Its kind, where only one explains what was seen.
+    pub kind: Option<Kind>,
+    /// How far that can be trusted, from 0 to 1.
+    pub confidence: f64,
+    /// Starts a second that it allows.
+    pub rate: f64,
+    /// The most at once: a burst, a window's limit, or requests in flight; zero where it is not known.
+    pub number: f64,
+    /// The length of its window, or of its time of refusals.
+    pub window: Option<Duration>,
+}
+
+impl Learner {
+    /// What is believed of the limit.
+    #[must_use]
+    pub fn belief(&self) -> Belief {
+        let rate = if self.climb.limit.is_finite() { self.climb.limit } else { self.pacer.rate() };
+        let unknown = Belief { kind: None, confidence: 0.0, rate, number: 0.0, window: None };
+        // Each incident that was explained makes chance less likely.
+        let confidence = 1.0 - 0.5f64.powi(self.model.incidents.clamp(1, 6) as i32);
+        if self.wire.state == State::On {
+            let (cap, seconds) = (f64::from(self.wire.cap), self.round_trip.max(1e-6));
+            let rate = cap / seconds;
+            return Belief {
+                kind: Some(Kind::Concurrency),
+                confidence: 0.9,
+                rate,
+                number: cap,
+                window: None,
+            };
+        }
+        let of = |kind, fit: &Fit| {
+            let window = (fit.window > 0.0).then(|| Duration::from_secs_f64(fit.window));
+            Belief { kind: Some(kind), confidence, rate: fit.rate, number: fit.number.floor(), window }
+        };
+        if let (Some(seconds), (_, Some(fit))) = (self.model.always_told(), self.model.buckets()) {
+            return Belief { window: Some(Duration::from_secs_f64(seconds)), ..of(Kind::Penalty, fit) };
+        }
+        if let Some(known) = &self.model.known {
+            let sliding = self.model.holding().any(|fit| matches!(fit.shape, Shape::Log | Shape::Counter));
+            let fixed = self.model.holding().any(|fit| fit.shape == Shape::Fixed);
+            return match (fixed, sliding) {
+                (true, false) => of(Kind::FixedWindow, known),
+                (false, true) => of(Kind::SlidingWindow, known),
+                _ => Belief { kind: None, ..of(Kind::FixedWindow, known) },
+            };
+        }
+        let others = self.model.holding().any(|fit| fit.shape != Shape::Bucket);
+        if others || self.model.incidents < 3 || self.model.cut {
+            return unknown;
+        }
+        match self.model.buckets() {
+            (Some(fit), _) if fit.most < fit.least * 1.1 && self.model.is_no_window() => {
+                of(Kind::Bucket, fit)
+            }
+            (None, Some(fit)) if self.recovery.is_penalty() && self.model.was_shut_for_long() => {
+                let window = Some(Duration::from_secs_f64(self.recovery.gap()));
+                Belief { window, ..of(Kind::Penalty, fit) }
+            }
+            _ => unknown,
+        }
+    }
+}

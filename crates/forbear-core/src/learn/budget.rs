@@ -1,0 +1,54 @@
+//! What looking for more may cost (L3), and how often it can therefore be done.
+
+/// Refusals are paid from successes, and lost time from time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Budget {
+    /// Refusals that may still be met.
+    balance: f64,
+    /// Refusals of a usual incident.
+    refusals: f64,
+    /// Seconds of work that a usual incident loses.
+    lost: f64,
+}
+
+impl Budget {
+    pub(super) fn new() -> Budget {
+        Budget { balance: GRANT, refusals: 1.5, lost: 1.0 }
+    }
+
+    pub(super) fn accepted(&mut self) {
+        self.balance = (self.balance + REFUSED_SHARE).min(SAVED);
+    }
+
+    pub(super) fn refused(&mut self) {
+        self.balance -= 1.0;
+    }
+
+    /// Nothing is left: no upward step before some successes.
+    pub(super) fn is_spent(&self) -> bool {
+        self.balance <= 0.0
+    }
+
+    /// What an incident has cost.
+    pub(super) fn incident(&mut self, refusals: f64, lost: f64) {
+        self.refusals += 0.4 * (refusals - self.refusals);
+        self.lost += 0.4 * (lost.max(0.0) - self.lost);
+    }
+
+    /// The least time between two incidents of our own making, in seconds. `share` of the budget for lost time may be used.
+    pub(super) fn period(&self, rate: f64, round_trip: f64, recovery: f64, share: f64) -> f64 {
+        (self.refusals / (REFUSED_SHARE * rate))
+            .max(self.lost / (LOST_SHARE * share))
+            .max(20.0 * round_trip)
+            .max(60.0 / rate)
+            .max(2.0 * recovery)
+    }
+}
+
+/// The share of successes that may be met as refusals; less than 1 % leaves room for what nobody can avoid.
+const REFUSED_SHARE: f64 = 0.007;
+/// The share of time that pauses for exploring may take.
+const LOST_SHARE: f64 = 0.012;
+/// What a new scope may spend before its first success, and the most that it can save up.
+const GRANT: f64 = 20.0;
+const SAVED: f64 = 60.0;

@@ -1,0 +1,71 @@
+//! How the pace grows while nothing is refused.
+
+use std::f64::consts::LN_2;
+
+/// What growth depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground {
+    /// Seconds from a start to its answer.
+    pub(super) round_trip: f64,
+    /// How far below a limit the pace stays, as a share.
+    pub(super) margin: f64,
+    /// The least time between two refusals of our own making.
+    pub(super) period: f64,
+    /// The longest time that the limit kept everything out.
+    pub(super) shut: f64,
+}
+
+/// Where the pace goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Climb {
+    /// Nothing was refused yet.
+    pub(super) starting: bool,
+    /// The pace at which it was refused.
+    pub(super) limit: f64,
+    /// From where the pace began to above the limit, as a share: it takes one period to get there.
+    slope: f64,
+    /// Growth beyond the limit, by the second.
+    velocity: f64,
+}
+
+impl Climb {
+    pub(super) fn new() -> Climb {
+        Climb { starting: true, limit: f64::INFINITY, slope: 0.0, velocity: 0.0 }
+    }
+
+    /// Goes on from `rate`, and looks for `limit`.
+    pub(super) fn set(&mut self, rate: f64, limit: f64, margin: f64) {
+        let begin = rate.max(limit * (1.0 - 1.5 * margin));
+        let slope = (1.0 + margin - begin / limit).max(margin);
+        *self = Climb { starting: false, limit, slope, velocity: 0.0 };
+    }
+
+    /// The pace after `dt` more seconds at `rate` that were used up.
+    pub(super) fn grown(&mut self, rate: f64, dt: f64, ground: &Ground) -> f64 {
+        let Ground { round_trip, margin, period, shut } = *ground;
+        // So many are on the wire before the first refusal comes back.
+        let blind = (rate * round_trip).max(1e-9);
+        if self.starting {
+            let doubling = (2.0 * round_trip).max(4.0 / rate).max(0.5);
+            let careful =
+                if blind > 8.0 { (8.0 / blind).ln_1p() / (2.0 * round_trip) } else { f64::INFINITY };
+            return rate * ((LN_2 / doubling).min(careful) * dt).exp();
+        }
+        let (near, far) = (self.limit * (1.0 - 1.5 * margin), self.limit * (1.0 + margin));
+        if rate < near {
+            self.velocity = 0.0;
+            let time = (4.0 * round_trip).max(10.0 / rate).max(shut / 4.0);
+            let v = 0.15 / time * (10.0 / blind).min(1.0);
+            (rate * (v * dt).exp()).min(near)
+        } else if rate < far {
+            self.velocity = 0.0;
+            rate + self.slope * self.limit / period * dt
+        } else {
+            // The limit is not where it was: faster and faster.
+            let time = (8.0 * round_trip).max(30.0 / rate).max(shut);
+            let v = if self.velocity == 0.0 { 2.5 * margin / period } else { self.velocity };
+            self.velocity = (v * 2f64.powf(dt / time)).min(0.7 / time);
+            rate * (self.velocity * dt).exp()
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! What a limit is that nobody told, learned from what comes back (L1-L5).
+//!
+//! A [`Learner`] belongs to one scope. It paces its starts, looks now and then for the wall, and from every time that it met
+//! it learns: each refusal ends a *stretch*, and what was let through in it is measured against hypotheses on what may stand
+//! there (`fit`). A token bucket, a fixed window, a sliding one each have a level that is the same at every refusal, and never
+//! higher at anything that was let through; the numbers for which that holds are the limit's. Where no hypothesis holds, as
+//! with a limit that moves, the pace follows from what was let through from one refusal to the next, which is right for every
+//! limiter as long as more was offered than allowed. What looking costs is paid from a budget (L3).
+//!
+//! The learner says how fast and how many at once, and how long to wait when nobody told. The pause itself, its one probe and
+//! the promises that go with them are the gate's.
+
+use std::time::Duration;
+
+use crate::time::Timestamp;
+
+mod belief;
+mod budget;
+mod climb;
+mod fit;
+mod history;
+mod model;
+mod pacer;
+mod recovery;
+mod settle;
+mod wire;
+
+pub use belief::{Belief, Kind};
+use budget::Budget;
+use climb::{Climb, Ground};
+use history::Seen;
+use model::Model;
+use pacer::Pacer;
+use recovery::Recovery;
+use settle::Settle;
+use wire::{State, Wire};
+
+/// What a refusal was, for the learner.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refused {
+    /// The first one: the scope closes.
+    First,
+    /// It was on the wire when the scope closed (P3).
+    Straggler,
+    /// It probed.
+    Probe,
+}
+
+/// Learns the limit of one scope.
+///
+/// ```
+/// use forbear_core::{learn::{Learner, Refused}, time::Timestamp};
+/// use std::time::Duration;
+///
+/// let mut now = Timestamp::from_secs(1_000);
+/// let mut learner = Learner::new(now);
+/// for _ in 0..40 {
+///     now = learner.earliest().max(now);
+///     learner.started(now, 1);
+///     learner.accepted(now, 1, now.plus(Duration::from_millis(5)));
+/// }
+/// assert!(learner.pace() > 10.0, "nothing was refused: it doubles");
+/// let wait = learner.refused(now, 1, None, Refused::First, now);
+/// assert!(wait >= Duration::from_millis(500));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learner {
+    epoch: Timestamp,
+    pacer: Pacer,
+    climb: Climb,
+    budget: Budget,
+    recovery: Recovery,
+    model: Model,
+    wire: Wire,
+    settle: Settle,
+    incident: Incident,
+    /// When the pace grew last; in seconds since `epoch`, as all times here.
+    grown: f64,
+    /// The mean from start to answer.
+    round_trip: f64,
+    /// The refusal before, and the reopening after it.
+    exhausted: f64,
+    opened: f64,
+    /// Let through since.
+    accepted: f64,
+    /// Let through until the first refusal of all: no bucket holds more.
+    burst: f64,
+    /// Let through in the last minutes, and the time that it took.
+    sustained: (f64, f64),
+}
+
+/// One time that the wall was met.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Incident {
+    /// Its first refusal.
+    at: f64,
+    /// Starts a second at that time.
+    pace: f64,
+    /// Let through since the one before.
+    accepted: f64,
+    refusals: f64,
+    last_refusal: f64,
+    failed_probes: u32,
+    /// The least on the wire with a request that was refused, and with the first of them.
+    in_flight: u32,
+    met: u32,
+}
+
+impl Learner {
+    /// Knows nothing, at `now`.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Learner {
+        Learner {
+            epoch: now,
+            pacer: Pacer::new(FIRST_PACE, 0.0),
+            climb: Climb::new(),
+            budget: Budget::new(),
+            recovery: Recovery::new(),
+            model: Model::new(),
+            wire: Wire::new(),
+            settle: Settle::new(),
+            incident: Incident::default(),
+            grown: 0.0,
+            round_trip: 0.0,
+            exhausted: 0.0,
+            opened: 0.0,
+            accepted: 0.0,
+            burst: 0.0,
+            sustained: (0.0, 0.0),
+        }
+    }
+
+    fn clock(&self, at: Timestamp) -> f64 {
+        at.since(self.epoch).as_secs_f64()
+    }
+
+    /// The earliest start.
+    #[must_use]
+    pub fn earliest(&self) -> Timestamp {
+        self.epoch.plus(Duration::from_secs_f64(self.pacer.next().max(0.0)))
+    }
+
+    /// Requests on the wire at most; [`u32::MAX`] while it is not them that are limited.
+    #[must_use]
+    pub fn cap(&self) -> u32 {
+        self.wire.cap
+    }
+
+    /// Starts a second.
+    #[must_use]
+    pub fn pace(&self) -> f64 {
+        self.pacer.rate()
+    }
+
+    /// A request starts, and counts for `cost`.
+    pub fn started(&mut self, now: Timestamp, cost: u32) {
+        let now = self.clock(now);
+        // A slot that nobody wanted is no evidence, and nothing grows from it.
+        let dt = (now - self.grown).clamp(0.0, 2.0 / self.pacer.rate());
+        self.grown = now;
+        if self.wire.state == State::Off && (self.climb.starting || !self.budget.is_spent()) {
+            let ground = self.ground();
+            self.pacer.set_rate(self.climb.grown(self.pacer.rate(), dt, &ground));
+        }
+        self.model.history.started(now);
+        self.pacer.take(now, f64::from(cost));
+    }
+
+    /// A probe starts.
+    pub fn probed(&mut self, now: Timestamp) {
+        let now = self.clock(now);
+        self.model.history.probed(now);
+    }
+
+    fn ground(&self) -> Ground {
+        Ground {
+            round_trip: self.round_trip,
+            margin: self.settle.margin(),
+            period: self.budget.period(
+                self.pacer.rate(),
+                self.round_trip,
+                self.recovery.longest(),
+                self.settle.calm(),
+            ),
+            shut: self.recovery.longest(),
+        }
+    }
+
+    /// A request that had started at `sent`, with `in_flight` on the wire, was let through.
+    pub fn accepted(&mut self, sent: Timestamp, in_flight: u32, now: Timestamp) {
+        let (sent, now) = (self.clock(sent), self.clock(now));
+        let sample = now - sent;
+        self.round_trip =
+            if self.round_trip == 0.0 { sample } else { self.round_trip + (sample - self.round_trip) / 16.0 };
+        self.budget.accepted();
+        self.accepted += 1.0;
+        if self.wire.state != State::Off {
+            let may_grow = !self.budget.is_spent();
+            if let Some(pace) = self.wire.accepted(in_flight, self.burst, may_grow, now) {
+                self.pacer.set_rate(pace);
+                self.pacer.resume(now, 0.0);
+            }
+        }
+    }
+
+    /// A request that had started at `sent`, with `in_flight` on the wire, was refused. Returns how long to wait from `now`
+    /// on where nothing was `told`; zero for a straggler, which prolongs nothing.
+    pub fn refused(
+        &mut self,
+        sent: Timestamp,
+        in_flight: u32,
+        told: Option<Duration>,
+        how: Refused,
+        now: Timestamp,
+    ) -> Duration {
+        let (sent, now) = (self.clock(sent), self.clock(now));
+        self.model.history.refused(sent, how == Refused::First);
+        self.budget.refused();
+        if how != Refused::Straggler {
+            let told = told.map_or(-1.0, |told| told.as_secs_f32());
+            self.model.keep(Seen { at: sent, probe: how == Refused::Probe, told });
+        }
+        let it = &mut self.incident;
+        let gap = now - it.last_refusal;
+        let wait = match how {
+            Refused::First => {
+                let pace = self.pacer.rate();
+                *it = Incident {
+                    at: now,
+                    pace,
+                    accepted: self.accepted,
+                    refusals: 1.0,
+                    last_refusal: now,
+                    failed_probes: 0,
+                    in_flight,
+                    met: in_flight,
+                };
+                let floor = self.round_trip.max(2.0 / pace.min(UNPACED));
+                self.recovery.first_wait(floor).max(self.model.predicted_wait(now))
+            }
+            Refused::Straggler => {
+                it.refusals += 1.0;
+                it.last_refusal = now;
+                it.in_flight = it.in_flight.min(in_flight);
+                0.0
+            }
+            Refused::Probe => {
+                it.refusals += 1.0;
+                it.failed_probes += 1;
+                it.last_refusal = now;
+                self.recovery.next_wait(gap, self.model.predicted_wait(now))
+            }
+        };
+        if told.is_some() { Duration::ZERO } else { Duration::from_secs_f64(wait.min(LONGEST_WAIT)) }
+    }
+
+    /// The probe that had started at `sent` was let through: the scope opens again.
+    pub fn reopened(&mut self, sent: Timestamp, now: Timestamp) {
+        let (sent, now) = (self.clock(sent), self.clock(now));
+        let it = self.incident;
+        self.recovery.passed(sent - it.last_refusal, now - it.at);
+        if self.wire.state == State::Off {
+            self.find_pace(sent, now);
+        } else {
+            let mean = it.accepted / (it.at - self.exhausted).max(1e-3);
+            if let Some(pace) = self.wire.incident(&it, mean, now) {
+                self.pacer.set_rate(pace.max(SLOWEST));
+            }
+            self.pacer.resume(now, 0.0);
+        }
+        (self.exhausted, self.opened, self.accepted, self.grown) = (it.at, now, 1.0, now);
+    }
+
+    fn find_pace(&mut self, sent: f64, now: f64) {
+        let it = self.incident;
+        if self.model.incident(&it, self.exhausted, self.round_trip, sent) {
+            self.settle.moved();
+        }
+        let stretch = settle::Stretch {
+            accepted: it.accepted,
+            all: it.at - self.exhausted,
+            open: it.at - self.opened,
+            cycle: now - self.opened,
+            pace: it.pace,
+            first: self.climb.starting,
+            limit: self.climb.limit,
+            period: self.ground().period,
+            cheap: self.recovery.longest() < CHEAP,
+        };
+        let mut found = self.settle.find(&stretch, &self.model);
+        if self.budget.is_spent() {
+            found.rate *= 1.0 - 3.0 * self.settle.margin(); // what it cost must be earned first
+        }
+        found.rate = found.rate.max(SLOWEST);
+        let cycle = stretch.cycle;
+        if self.climb.starting {
+            self.burst = it.accepted;
+        } else if stretch.cheap && it.failed_probes == 0 {
+            self.wire.note(it.met, it.pace * self.round_trip);
+        }
+        let kept = (-cycle / MINUTES).exp();
+        self.sustained = (self.sustained.0 * kept + it.accepted, self.sustained.1 * kept + cycle);
+        let pause = now - it.at;
+        let lost = cycle - it.accepted / found.certain.unwrap_or(found.rate);
+        self.budget.incident(it.refusals, lost.clamp(0.0, pause));
+        self.pacer.set_rate(found.rate);
+        self.climb.set(found.rate, found.limit, self.settle.margin());
+        let forgiven = stretch.cheap && found.certain.is_some() && it.failed_probes == 0;
+        self.pacer.resume(now, self.settle.credit(forgiven, &stretch, pause * found.rate));
+        if self.wire.is_suspect() && stretch.cheap && it.in_flight >= 3 {
+            let sustained = self.sustained.0 / self.sustained.1;
+            self.wire.try_cap(it.in_flight, found.rate, sustained, now);
+            self.pacer.set_rate(UNPACED);
+        }
+    }
+}
+
+/// A new scope starts with two a second, and doubles.
+const FIRST_PACE: f64 = 2.0;
+/// One start in a day: slower than this is a pause, not a pace.
+const SLOWEST: f64 = 1.0 / 86_400.0;
+/// A pace that holds nobody up.
+const UNPACED: f64 = 1e6;
+/// A limit that lets through again within so many seconds costs little to meet.
+const CHEAP: f64 = 4.0;
+/// What is remembered as the last minutes, in seconds.
+const MINUTES: f64 = 120.0;
+/// The policy's cap holds below this.
+const LONGEST_WAIT: f64 = 4000.0;
+
+// What one active scope may take (section 6 of the contract).
+const _: () = assert!(size_of::<Learner>() <= 4096);

@@ -1,0 +1,100 @@
+//! How long a scope takes to let requests through again after a refusal that told no time.
+
+/// What was seen of it. Times are in seconds from the last refusal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Recovery {
+    /// The wait that the next incident starts with, where that is known to be enough.
+    quick: f64,
+    /// Incidents in a row whose first probe was let through.
+    firsts: u8,
+    /// Of the last incident that took more than one probe: the longest gap that failed, and the one that did not.
+    failed: f64,
+    passed: f64,
+    /// Incidents in a row whose gaps agree with these two.
+    agreeing: u8,
+    /// Of this incident.
+    this_failed: f64,
+    this_wait: f64,
+    probes: u8,
+    /// The longest time that an incident took, forgotten slowly.
+    longest: f64,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Recovery {
+        Recovery {
+            quick: LEAST,
+            firsts: 0,
+            failed: 0.0,
+            passed: 0.0,
+            agreeing: 0,
+            this_failed: 0.0,
+            this_wait: 0.0,
+            probes: 0,
+            longest: 0.0,
+        }
+    }
+
+    /// The wait after the first refusal of an incident.
+    pub(super) fn first_wait(&mut self, floor: f64) -> f64 {
+        (self.this_failed, self.probes) = (0.0, 0);
+        self.this_wait = if self.is_penalty() { self.passed } else { self.quick.max(floor) };
+        self.quick = self.quick.max(floor);
+        self.this_wait
+    }
+
+    /// A probe after `gap` was refused: the wait from that refusal on.
+    pub(super) fn next_wait(&mut self, gap: f64, predicted: f64) -> f64 {
+        self.probes = self.probes.saturating_add(1);
+        self.this_failed = self.this_failed.max(gap);
+        if predicted > 0.0 && predicted < self.passed && !self.is_penalty() {
+            self.this_wait = predicted.max(self.quick);
+            return self.this_wait;
+        }
+        let known = self.passed > gap * 1.5 && self.agreeing < 8;
+        self.this_wait = if known {
+            self.passed
+        } else if self.passed > LEAST && gap > 0.9 * self.passed {
+            0.25 * self.passed // it was enough once, so little is missing
+        } else {
+            (gap.max(self.this_wait) * 2.0).max(self.quick)
+        };
+        self.this_wait
+    }
+
+    /// The probe after `gap` was let through, `total` after the first refusal.
+    pub(super) fn passed(&mut self, gap: f64, total: f64) {
+        self.longest = (self.longest * 0.9).max(total);
+        if self.probes == 0 {
+            self.firsts = self.firsts.saturating_add(1);
+            if self.firsts >= 2 {
+                self.quick *= 0.7;
+            }
+        } else {
+            self.firsts = 0;
+            self.quick = (self.quick * 3.0).min(LEAST);
+            let fits = self.this_failed < self.passed && gap > self.failed;
+            self.agreeing = if fits { self.agreeing + 1 } else { 0 };
+            self.failed = if fits { self.failed.max(self.this_failed) } else { self.this_failed };
+            self.passed = if fits { self.passed.min(gap) } else { gap };
+        }
+    }
+
+    /// Each refusal starts the same time anew.
+    pub(super) fn is_penalty(&self) -> bool {
+        self.agreeing >= 1 && self.passed > LEAST * 2.0
+    }
+
+    /// The gap after which a probe was let through.
+    pub(super) fn gap(&self) -> f64 {
+        self.passed
+    }
+
+    /// The longest time that an incident took, in seconds; forgotten slowly.
+    pub(super) fn longest(&self) -> f64 {
+        self.longest
+    }
+}
+
+/// The first wait that nobody told.
+const LEAST: f64 = 1.0;

@@ -1,0 +1,182 @@
+//! The pace after an incident: from a hypothesis where one holds, else from what was let through.
+
+use super::{fit::Shape, model::Model};
+
+/// What lay between two refusals. Times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) accepted: f64,
+    /// From the refusal before, from the reopening, and from the reopening to the next one.
+    pub(super) all: f64,
+    pub(super) open: f64,
+    pub(super) cycle: f64,
+    /// Starts a second at its end.
+    pub(super) pace: f64,
+    /// Nothing was refused before.
+    pub(super) first: bool,
+    /// Where the limit was believed to be.
+    pub(super) limit: f64,
+    /// The least time between two refusals of our own making.
+    pub(super) period: f64,
+    /// The limit lets through again soon.
+    pub(super) cheap: bool,
+}
+
+impl Stretch {
+    /// It was as long as it was meant to be.
+    fn is_long(&self) -> bool {
+        self.open >= self.period / 3.0
+    }
+}
+
+/// A pace to go on with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Found {
+    pub(super) rate: f64,
+    /// Where it expects to be refused.
+    pub(super) limit: f64,
+    /// What the limit is, where that is more than a guess.
+    pub(super) certain: Option<f64>,
+}
+
+/// What is remembered from incident to incident.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Settle {
+    /// Short stretches in a row.
+    shorts: i32,
+    /// Long ones so far.
+    longs: u32,
+    /// Let through by the second, in the cycle before.
+    mean: f64,
+    /// How often in a row the limit was found where it was.
+    steady: u32,
+    found: f64,
+    /// What share of a pause may be made up for.
+    makes_up: f64,
+    made_up: bool,
+}
+
+impl Settle {
+    pub(super) fn new() -> Settle {
+        Settle { shorts: 0, longs: 0, mean: 0.0, steady: 0, found: 0.0, makes_up: 1.0, made_up: false }
+    }
+
+    /// The limit is not where it was.
+    pub(super) fn moved(&mut self) {
+        self.steady = 0;
+    }
+
+    /// How far below a limit the pace stays: less and less while it is found where it was.
+    pub(super) fn margin(&self) -> f64 {
+        (MARGIN / (1.0 + 0.5 * f64::from(self.steady))).max(LEAST_MARGIN)
+    }
+
+    /// The share of the budget for looking that a limit needs which stays where it is.
+    pub(super) fn calm(&self) -> f64 {
+        1.0 / (1.0 + 0.25 * f64::from(self.steady.min(4)))
+    }
+
+    /// Starts to make up for after a pause of so many, where the limit has `forgiven` it; fewer after each time that this was
+    /// followed by a refusal soon.
+    pub(super) fn credit(&mut self, forgiven: bool, stretch: &Stretch, pause: f64) -> f64 {
+        if self.made_up {
+            self.makes_up =
+                if stretch.is_long() { (self.makes_up + 0.1).min(1.0) } else { self.makes_up * 0.5 };
+        }
+        let credit = if forgiven { self.makes_up * pause } else { 0.0 };
+        self.made_up = credit >= 1.0;
+        if self.made_up { credit } else { 0.0 }
+    }
+
+    /// The pace after this stretch.
+    pub(super) fn find(&mut self, s: &Stretch, model: &Model) -> Found {
+        let found = self.look(s, model);
+        if let Some(certain) = found.certain {
+            let near = (certain / self.found - 1.0).abs() < 0.02;
+            self.steady = if near { (self.steady + 1).min(16) } else { self.steady / 4 };
+            self.found = certain;
+        }
+        self.mean = s.accepted / s.cycle.max(1e-3);
+        found
+    }
+
+    fn look(&mut self, s: &Stretch, model: &Model) -> Found {
+        let m = self.margin();
+        if s.first {
+            let mean = s.accepted / s.cycle.max(1e-3);
+            return Found { rate: mean.min(0.6 * s.pace).max(0.1 * s.pace), limit: s.pace, certain: None };
+        }
+        if let Some(known) = model.known {
+            self.shorts = 0;
+            return Found {
+                rate: known.rate * (1.0 - 0.5 * m),
+                limit: known.rate,
+                certain: Some(known.rate),
+            };
+        }
+        let settled = !model.cut && self.shorts < 3 && (model.moves == 0 || model.incidents >= 3);
+        match self.range(s, model).filter(|_| settled) {
+            Some(range) => self.by_hypothesis(s, range, m),
+            None => self.by_count(s, m),
+        }
+    }
+
+    /// The rates of all hypotheses that hold, as far as this stretch does not rule them out.
+    fn range(&self, s: &Stretch, model: &Model) -> Option<(f64, f64)> {
+        let (low, high) = model.range()?;
+        // From refusal to refusal a bucket lets through no more than flows in.
+        let bucket = model.holding().all(|fit| fit.shape == Shape::Bucket);
+        let borne = if bucket && s.accepted >= ENOUGH { 0.98 * s.accepted / s.all } else { 0.0 };
+        let (low, high) = (low.max(borne), high.min(s.pace));
+        (low <= high).then_some((low, high))
+    }
+
+    fn by_hypothesis(&mut self, s: &Stretch, (low, high): (f64, f64), m: f64) -> Found {
+        self.shorts = if s.is_long() { 0 } else { self.shorts + 1 };
+        let middle = (low * high).sqrt();
+        let narrow = high < low * 1.2;
+        if narrow && s.is_long() && s.pace >= s.limit * (1.0 - 2.0 * m) {
+            self.longs += 1;
+            let limit = s.pace.min(middle * (1.0 + m));
+            Found { rate: limit * (1.0 - 1.5 * m), limit, certain: Some(limit) }
+        } else if narrow && !(s.is_long() && s.pace > high) {
+            Found { rate: middle * (1.0 - m).max(low / high), limit: high, certain: Some(middle) }
+        } else {
+            let rate = if s.cheap { middle } else { low };
+            Found { rate, limit: if s.is_long() { s.pace } else { high }, certain: None }
+        }
+    }
+
+    /// Right for every kind, as long as more was offered than allowed.
+    fn by_count(&mut self, s: &Stretch, m: f64) -> Found {
+        if s.is_long() && s.pace >= s.limit * (1.0 - 2.0 * m) {
+            // A slow climb met it: there it is.
+            self.longs += 1;
+            self.shorts = 0;
+            return Found { rate: s.pace * (1.0 - 1.5 * m), limit: s.pace, certain: Some(s.pace) };
+        }
+        self.shorts += 1;
+        let mean = s.accepted / s.cycle.max(1e-3);
+        if s.accepted < ENOUGH {
+            let less = (1.5 * m * 2f64.powi(self.shorts - 1)).min(0.5);
+            return Found { rate: s.pace * (1.0 - less), limit: s.pace, certain: None };
+        }
+        let (rate, above) = if (s.all - s.open) / s.all < 0.1 {
+            (s.accepted / s.all, 2.0 / s.accepted)
+        } else if (mean / self.mean - 1.0).abs() < 0.06 {
+            (mean, 0.0)
+        } else {
+            let less = (1.5 * m * 2f64.powi(self.shorts)).min(0.6);
+            let floor = if self.longs > 0 { s.pace * (1.0 - less) } else { 0.0 };
+            return Found { rate: mean.max(floor).min(s.pace), limit: s.pace * (1.0 - m), certain: None };
+        };
+        self.shorts = 0;
+        Found { rate: rate * (1.0 - m), limit: rate * (1.0 + 2.0 * m + above), certain: Some(rate) }
+    }
+}
+
+/// The share below a limit at which its pace begins.
+const MARGIN: f64 = 0.026;
+const LEAST_MARGIN: f64 = 0.007;
+/// So many let through are an average.
+const ENOUGH: f64 = 25.0;

@@ -1,0 +1,81 @@
+//! The engine's own gate, driven as the engine drives it: acquire, report, renew, and the answers read from their headers.
+
+use std::sync::Arc;
+
+use forbear_core::{
+    attempt::{self, Ask, Decision, Finding, Grant},
+    gate::Gate,
+    hint, outcome,
+    policy::{BoundScope, ScopePolicy},
+    scope::ScopeKey,
+    time::Timestamp,
+};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::client::{Client, Go, Reply};
+
+/// One fleet behind the gate of one origin.
+#[derive(Clone, Debug)]
+pub struct Gated {
+    gates: [Gate; 1],
+    scopes: [BoundScope; 1],
+    items: u64,
+}
+
+impl Gated {
+    /// A fleet of so many `workers` that keeps to `policy`.
+    #[must_use]
+    pub fn new(policy: ScopePolicy, workers: u32) -> Gated {
+        let policy = ScopePolicy { concurrency_max: workers, ..policy };
+        let gates = [Gate::new(&policy)];
+        let key = ScopeKey::from_text("https://origin.test:443");
+        Gated { gates, scopes: [BoundScope { key, by: None, policy: Arc::new(policy) }], items: 0 }
+    }
+
+    /// The gate.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gates[0]
+    }
+}
+
+impl Client for Gated {
+    type Ticket = Grant;
+
+    fn ask(&mut self, _worker: u32, now: Timestamp) -> Go<Grant> {
+        match attempt::acquire(&mut self.gates, &self.scopes, Ask::default(), now) {
+            Decision::Admit(grant) => Go::Send(grant),
+            Decision::Wait { until, .. } => Go::At(until),
+            Decision::Full { .. } => Go::Full,
+        }
+    }
+
+    fn answered(&mut self, _: u32, grant: Grant, reply: &Reply, now: Timestamp, roll: f64) -> Timestamp {
+        let headers = head(reply);
+        let response = hint::Response { status: reply.status, headers: &headers, body: None };
+        let reading = hint::read(&response, None, now);
+        let outcome = outcome::of_response(reply.status, &reading, false);
+        self.items += 1;
+        let finding = Finding { outcome: &outcome, reading: Some(&reading), item: self.items, roll };
+        let _ = attempt::report(&mut self.gates, &self.scopes, &grant, &finding, now);
+        now
+    }
+
+    fn crash(&mut self, now: Timestamp) {
+        // P8: what a store keeps of a gate outlives the process, and nothing else does.
+        let policy = &self.scopes[0].policy;
+        self.gates = [Gate::restore(policy, &self.gates[0].snapshot(), now)];
+    }
+
+    fn pace(&self) -> Option<f64> {
+        self.gates[0].learned_rate().map(f64::from)
+    }
+}
+
+fn head(reply: &Reply) -> HeaderMap {
+    let fields = reply.headers.iter().filter_map(|(name, value)| {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        Some((name, HeaderValue::from_str(value).ok()?))
+    });
+    fields.collect()
+}

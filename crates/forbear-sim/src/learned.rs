@@ -1,0 +1,120 @@
+//! The learner behind a pause and a probe of its own.
+
+use std::time::Duration;
+
+use forbear_core::{
+    learn::{Learner, Refused},
+    time::Timestamp,
+};
+
+use crate::{
+    client::{Client, Go, Reply},
+    world::EPOCH,
+};
+
+/// One fleet that learns one limit.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    learner: Learner,
+    on_wire: u32,
+    shut: bool,
+    closed_at: Timestamp,
+    paused_until: Timestamp,
+    probing: bool,
+}
+
+/// What a request was when it started.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    at: Timestamp,
+    in_flight: u32,
+    probe: bool,
+}
+
+impl Learned {
+    /// A fleet that knows nothing.
+    #[must_use]
+    pub fn new() -> Learned {
+        Learned {
+            learner: Learner::new(EPOCH),
+            on_wire: 0,
+            shut: false,
+            closed_at: Timestamp::ZERO,
+            paused_until: Timestamp::ZERO,
+            probing: false,
+        }
+    }
+
+    /// What it has learned.
+    #[must_use]
+    pub fn learner(&self) -> &Learner {
+        &self.learner
+    }
+}
+
+impl Default for Learned {
+    fn default() -> Learned {
+        Learned::new()
+    }
+}
+
+impl Client for Learned {
+    type Ticket = Ticket;
+
+    fn ask(&mut self, _worker: u32, now: Timestamp) -> Go<Ticket> {
+        let probe = self.shut;
+        if self.shut {
+            if now < self.paused_until {
+                return Go::At(self.paused_until);
+            }
+            if self.probing {
+                return Go::Full;
+            }
+            self.probing = true;
+            self.learner.probed(now);
+        } else {
+            if now < self.learner.earliest() {
+                return Go::At(self.learner.earliest());
+            }
+            if self.on_wire >= self.learner.cap() {
+                return Go::Full;
+            }
+            self.learner.started(now, 1);
+        }
+        self.on_wire += 1;
+        Go::Send(Ticket { at: now, in_flight: self.on_wire, probe })
+    }
+
+    fn answered(&mut self, _: u32, ticket: Ticket, reply: &Reply, now: Timestamp, roll: f64) -> Timestamp {
+        self.on_wire -= 1;
+        self.probing &= !ticket.probe;
+        if !reply.refused {
+            if ticket.probe {
+                self.shut = false;
+                self.learner.reopened(ticket.at, now);
+            } else {
+                self.learner.accepted(ticket.at, ticket.in_flight, now);
+            }
+            return now;
+        }
+        let how = match (self.shut, ticket.probe) {
+            (_, true) => Refused::Probe,
+            (false, _) if ticket.at > self.closed_at => Refused::First,
+            _ => Refused::Straggler,
+        };
+        let advised = self.learner.refused(ticket.at, ticket.in_flight, reply.told, how, now);
+        if how == Refused::First {
+            (self.shut, self.closed_at) = (true, now);
+        }
+        let wait = match reply.told {
+            Some(told) => told.mul_f64(1.0 + 0.1 * roll) + Duration::from_millis(50),
+            None => advised,
+        };
+        self.paused_until = self.paused_until.max(now.plus(wait));
+        now
+    }
+
+    fn pace(&self) -> Option<f64> {
+        Some(self.learner.pace())
+    }
+}

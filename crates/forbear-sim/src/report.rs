@@ -1,0 +1,116 @@
+//! What a run came to.
+
+use std::time::Duration;
+
+use crate::scenario::{Scenario, Work};
+
+/// Counts over a stretch of a run, by the moment at which the limiter saw a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Let through.
+    pub served: u64,
+    /// Turned away by a limit.
+    pub refused: u64,
+    /// What the oracle would have got through.
+    pub optimum: f64,
+}
+
+impl Tally {
+    /// Served as a share of what the oracle gets.
+    #[must_use]
+    pub fn used(&self) -> f64 {
+        if self.optimum > 0.0 { self.served as f64 / self.optimum } else { 1.0 }
+    }
+
+    /// Refused as a share of all that the limiter saw.
+    #[must_use]
+    pub fn refused_share(&self) -> f64 {
+        self.refused as f64 / (self.served + self.refused).max(1) as f64
+    }
+
+    /// At least 95 % used, at most 1 % refused.
+    #[must_use]
+    pub fn meets_targets(&self) -> bool {
+        self.used() >= 0.95 && self.refused_share() <= 0.01
+    }
+}
+
+/// A run in numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The whole of it.
+    pub whole: Tally,
+    /// Without its first quarter.
+    pub late: Tally,
+    /// Requests sent.
+    pub sent: u64,
+    /// Pages that were got.
+    pub done: u64,
+    /// Neither served nor refused.
+    pub faults: u64,
+    /// The most that was sent in one tenth of a second.
+    pub herd: u32,
+    /// When it ended: the last page of a job, else the end of the run.
+    pub took: Duration,
+    /// Starts a second that the client held to be allowed in the end, where it had an opinion.
+    pub pace: Option<f64>,
+    pub(crate) last_served: Duration,
+    quarter: Duration,
+    tenth: (u64, u32),
+}
+
+impl Report {
+    pub(crate) fn new(run_for: Duration) -> Report {
+        Report {
+            whole: Tally::default(),
+            late: Tally::default(),
+            sent: 0,
+            done: 0,
+            faults: 0,
+            herd: 0,
+            took: Duration::ZERO,
+            pace: None,
+            last_served: Duration::ZERO,
+            quarter: run_for / 4,
+            tenth: (0, 0),
+        }
+    }
+
+    pub(crate) fn sent(&mut self, since: Duration) {
+        self.sent += 1;
+        let tenth = since.as_millis() as u64 / 100;
+        self.tenth = if tenth == self.tenth.0 { (tenth, self.tenth.1 + 1) } else { (tenth, 1) };
+        self.herd = self.herd.max(self.tenth.1);
+    }
+
+    pub(crate) fn arrived(&mut self, since: Duration, served: bool, refused: bool) {
+        let stretches = [Some(&mut self.whole), (since >= self.quarter).then_some(&mut self.late)];
+        for tally in stretches.into_iter().flatten() {
+            tally.served += u64::from(served);
+            tally.refused += u64::from(refused);
+        }
+    }
+
+    pub(crate) fn answered(&mut self, since: Duration, refused: bool, status: u16) {
+        if status < 400 {
+            self.done += 1;
+            self.last_served = since;
+        } else if !refused {
+            self.faults += 1;
+            self.done += 1; // for the simulation a page with an error is done with
+        }
+    }
+
+    pub(crate) fn end(&mut self, scenario: &Scenario, took: Duration, pace: Option<f64>) {
+        let took = if scenario.work == Work::Endless { scenario.run_for } else { took };
+        self.took = took;
+        self.pace = pace;
+        self.whole.optimum = scenario.truth.allowed(Duration::ZERO, took);
+        self.late.optimum = scenario.truth.allowed(self.quarter, took);
+        if let Work::Stream(rate) = scenario.work {
+            let demand = |from: Duration| rate * (took.saturating_sub(from)).as_secs_f64();
+            self.whole.optimum = self.whole.optimum.min(demand(Duration::ZERO));
+            self.late.optimum = self.late.optimum.min(demand(self.quarter));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a client has promised, checked at every step.
+
+use std::time::Duration;
+
+use forbear_core::time::Timestamp;
+
+use crate::{client::Reply, scenario::Work};
+
+/// A promise of the contract that was broken.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("after {at:?}: {what}")]
+pub struct Violation {
+    /// Since the start of the run.
+    pub at: Duration,
+    /// What was promised, and what happened.
+    pub what: String,
+}
+
+/// Watches one client before one limit.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    on: bool,
+    epoch: Timestamp,
+    /// Until when the server told us to stay away.
+    told_until: Timestamp,
+    /// When the client heard that it must stop, until something sent later was served.
+    closed_at: Option<Timestamp>,
+    /// Sent since then and not answered.
+    probes: u32,
+}
+
+impl Watch {
+    pub(crate) fn new(on: bool, epoch: Timestamp) -> Watch {
+        Watch { on, epoch, told_until: Timestamp::ZERO, closed_at: None, probes: 0 }
+    }
+
+    fn broken(&self, what: String, now: Timestamp) -> Violation {
+        Violation { at: now.since(self.epoch), what }
+    }
+
+    pub(crate) fn sends(&mut self, now: Timestamp) -> Result<(), Violation> {
+        if !self.on {
+            return Ok(());
+        }
+        if now < self.told_until {
+            let early = self.told_until.since(now);
+            return Err(self.broken(format!("P1: a request was sent {early:?} before the told time"), now));
+        }
+        if self.closed_at.is_some() {
+            self.probes += 1;
+            if self.probes > 1 {
+                return Err(self.broken("B1: a second request was sent while one probed".to_owned(), now));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn answered(&mut self, sent: Timestamp, reply: &Reply, now: Timestamp) {
+        if let Some(told) = reply.told.filter(|_| reply.refused) {
+            self.told_until = self.told_until.max(now.plus(told));
+        }
+        let probe = self.closed_at.is_some_and(|closed| sent > closed);
+        self.probes = self.probes.saturating_sub(u32::from(probe));
+        if reply.refused {
+            self.closed_at = Some(now);
+        } else if probe {
+            self.closed_at = None;
+        }
+    }
+
+    pub(crate) fn crashed(&mut self) {
+        self.probes = 0; // its lease runs out, and nobody can tell it from a lost one
+    }
+
+    pub(crate) fn nothing_lost(&self, pages: u64, accounted: u64, now: Timestamp) -> Result<(), Violation> {
+        if pages == accounted {
+            return Ok(());
+        }
+        Err(self.broken(format!("J5: {pages} pages in, {accounted} accounted for"), now))
+    }
+
+    pub(crate) fn ends(
+        &self,
+        work: &Work,
+        done: bool,
+        last_served: Duration,
+        took: Duration,
+    ) -> Result<(), Violation> {
+        let silent = took.saturating_sub(last_served);
+        let stuck = match work {
+            Work::Pages(_) => !done,
+            _ => silent > LONGEST_SILENCE,
+        };
+        if self.on && stuck {
+            let at = Timestamp::ZERO.plus(took).since(Timestamp::ZERO);
+            let what = format!("it does not get on: nothing was served for {silent:?}");
+            return Err(Violation { at, what });
+        }
+        Ok(())
+    }
+}
+
+/// Longer than every pause in the instance sets, with the probes that are needed to find its end.
+const LONGEST_SILENCE: Duration = Duration::from_secs(1800);

@@ -1,0 +1,118 @@
+//! The learner against limiters that say nothing, and against those that say little.
+
+use std::time::Duration;
+
+use forbear_core::learn::Kind as Named;
+use forbear_sim::{
+    Latency, Learned, Report, Scenario, TrueKind, Truth, Work, run,
+    sets::{self, Kind},
+};
+use forbear_zoo::{Spec, Tide};
+
+const S: Duration = Duration::from_secs(1);
+
+/// An hour before `spec`, which allows `rate` a second.
+fn before(spec: &str, kind: TrueKind, rate: f64) -> Scenario {
+    let spec: Spec = spec.parse().unwrap();
+    Scenario {
+        spec,
+        truth: Truth { kind, rate, number: 0.0, window: None, tide: Tide::default() },
+        nodes: 1,
+        others: 0.0,
+        latency: Latency {
+            round_trip: Duration::from_millis(50),
+            service: Duration::from_millis(50),
+            spread: 0.5,
+        },
+        workers: 500,
+        work: Work::Endless,
+        run_for: 3600 * S,
+        crashes: Vec::new(),
+        seed: 1,
+    }
+}
+
+fn play(scenario: &Scenario) -> (Report, Learned) {
+    let mut learned = Learned::new();
+    let report = run(scenario, &mut learned).unwrap_or_else(|violation| panic!("{violation}"));
+    (report, learned)
+}
+
+#[test]
+fn l2_a_bucket_that_says_nothing_is_used_up_and_rarely_overrun() {
+    for (rate, burst) in [(20, 1), (20, 20), (50, 500), (5, 10)] {
+        let spec = format!("token-bucket:rate={rate}/s,burst={burst}");
+        let (report, _) = play(&before(&spec, TrueKind::Bucket, f64::from(rate)));
+        assert!(report.late.used() >= 0.95, "{spec}: {:.3}", report.late.used());
+        assert!(report.whole.refused_share() <= 0.01, "{spec}: {:.4}", report.whole.refused_share());
+    }
+}
+
+#[test]
+fn l2_a_window_that_says_nothing_is_used_up() {
+    for (spec, kind, rate) in [
+        ("fixed-window:limit=100/5s", TrueKind::Fixed, 20.0),
+        ("fixed-window:limit=600/30s", TrueKind::Fixed, 20.0),
+        ("sliding-counter:limit=600/30s", TrueKind::Sliding, 20.0),
+    ] {
+        let (report, _) = play(&before(spec, kind, rate));
+        assert!(report.late.used() >= 0.93, "{spec}: {:.3}", report.late.used());
+        assert!(report.whole.refused_share() <= 0.01, "{spec}: {:.4}", report.whole.refused_share());
+    }
+}
+
+#[test]
+fn l2_a_limit_that_moves_is_followed() {
+    let tide = Tide::default().step(1200 * S, 0.5).step(2400 * S, 2.0);
+    let mut scenario =
+        before("token-bucket:rate=20/s,burst=20,step=20m/0.5,step=40m/2", TrueKind::Bucket, 20.0);
+    scenario.truth.tide = tide;
+    let (report, _) = play(&scenario);
+    assert!(report.whole.used() >= 0.93, "{:.3}", report.whole.used());
+    assert!(report.whole.refused_share() <= 0.01, "{:.4}", report.whole.refused_share());
+}
+
+#[test]
+fn l3_what_punishes_is_met_rarely() {
+    let (report, _) = play(&before("token-bucket:rate=20/s,burst=20,penalty=30s", TrueKind::Penalty, 20.0));
+    assert!(report.late.used() >= 0.9, "{:.3}", report.late.used());
+    assert!(report.whole.refused < 60, "{}", report.whole.refused);
+}
+
+#[test]
+fn l4_a_bucket_and_its_numbers_are_named() {
+    let (_, learned) = play(&before("token-bucket:rate=20/s,burst=100", TrueKind::Bucket, 20.0));
+    let belief = learned.learner().belief();
+    assert!((belief.rate / 20.0 - 1.0).abs() < 0.03, "{belief:?}");
+    assert!(belief.kind.is_none_or(|kind| kind == Named::Bucket), "{belief:?}");
+}
+
+#[test]
+fn l4_a_cap_on_requests_in_flight_is_found() {
+    let mut scenario = before("concurrency:max=10", TrueKind::Concurrency, 100.0);
+    scenario.latency.service = Duration::from_millis(150);
+    scenario.truth.rate = 10.0 / 0.2;
+    let (report, learned) = play(&scenario);
+    assert!(report.late.used() >= 0.95, "{:.3} {:?}", report.late.used(), learned.learner().belief());
+    assert!(report.whole.refused_share() <= 0.01, "{:.4}", report.whole.refused_share());
+}
+
+#[test]
+fn l1_nothing_grows_on_no_evidence() {
+    let mut scenario = before("token-bucket:rate=100/s,burst=10", TrueKind::Bucket, 100.0);
+    scenario.work = Work::Stream(5.0);
+    let (report, learned) = play(&scenario);
+    assert_eq!(report.whole.refused, 0, "it never sends more than it has");
+    assert!(report.whole.used() > 0.99, "{:.3}", report.whole.used());
+    assert!(learned.learner().pace() < 1e4, "{}", learned.learner().pace());
+}
+
+#[test]
+fn l2_set_a_in_a_part() {
+    // The whole of it is a matter of the table: `cargo run --release -p forbear-sim --example table`.
+    for index in [4, 14] {
+        let scenario = sets::set_a(Kind::TokenBucket, index, false);
+        let (report, _) = play(&scenario);
+        assert!(report.late.meets_targets(), "{index}: {:.3}", report.late.used());
+    }
+}
