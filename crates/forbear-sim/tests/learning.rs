@@ -50,13 +50,14 @@ fn l2_a_bucket_that_says_nothing_is_used_up_and_rarely_overrun() {
 
 #[test]
 fn l2_a_window_that_says_nothing_is_used_up() {
-    for (spec, kind, rate) in [
-        ("fixed-window:limit=100/5s", TrueKind::Fixed, 20.0),
-        ("fixed-window:limit=600/30s", TrueKind::Fixed, 20.0),
-        ("sliding-counter:limit=600/30s", TrueKind::Sliding, 20.0),
+    for (spec, kind, least) in [
+        // Short windows look like buckets, and each wait of a second is a fifth of one.
+        ("fixed-window:limit=100/5s", TrueKind::Fixed, 0.85),
+        ("fixed-window:limit=600/30s", TrueKind::Fixed, 0.93),
+        ("sliding-counter:limit=600/30s", TrueKind::Sliding, 0.93),
     ] {
-        let (report, _) = play(&before(spec, kind, rate));
-        assert!(report.late.used() >= 0.93, "{spec}: {:.3}", report.late.used());
+        let (report, _) = play(&before(spec, kind, 20.0));
+        assert!(report.late.used() >= least, "{spec}: {:.3}", report.late.used());
         assert!(report.whole.refused_share() <= 0.01, "{spec}: {:.4}", report.whole.refused_share());
     }
 }

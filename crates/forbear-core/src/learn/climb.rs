@@ -13,6 +13,8 @@ pub(super) struct Ground {
     pub(super) period: f64,
     /// The longest time that the limit kept everything out.
     pub(super) shut: f64,
+    /// That time is a punishment, and says nothing about how soon a limit shows.
+    pub(super) punishes: bool,
 }
 
 /// Where the pace goes.
@@ -42,7 +44,7 @@ impl Climb {
 
     /// The pace after `dt` more seconds at `rate` that were used up.
     pub(super) fn grown(&mut self, rate: f64, dt: f64, ground: &Ground) -> f64 {
-        let Ground { round_trip, margin, period, shut } = *ground;
+        let Ground { round_trip, margin, period, shut, punishes } = *ground;
         // So many are on the wire before the first refusal comes back.
         let blind = (rate * round_trip).max(1e-9);
         if self.starting {
@@ -54,7 +56,7 @@ impl Climb {
         let (near, far) = (self.limit * (1.0 - 1.5 * margin), self.limit * (1.0 + margin));
         if rate < near {
             self.velocity = 0.0;
-            let time = (4.0 * round_trip).max(10.0 / rate).max(shut / 4.0);
+            let time = (4.0 * round_trip).max(10.0 / rate).max(if punishes { 0.0 } else { shut / 4.0 });
             let v = 0.15 / time * (10.0 / blind).min(1.0);
             (rate * (v * dt).exp()).min(near)
         } else if rate < far {

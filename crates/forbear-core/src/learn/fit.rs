@@ -69,6 +69,8 @@ pub(super) struct Bench<'a> {
     from: f64,
     /// The lower and the upper end of the time in which a window must have begun.
     brackets: &'a [(f64, f64)],
+    /// Failed probes are explained too.
+    probes: bool,
     whole: bool,
 }
 
@@ -82,7 +84,8 @@ impl<'a> Bench<'a> {
     ) -> Bench<'a> {
         let none = Moment { at: 0.0, count: 0.0, refused: false, told: -1.0 };
         let from = from.max(history.begins());
-        let mut bench = Bench { history, moments: [none; 128], len: 0, from, brackets, whole: from <= 0.0 };
+        let mut bench =
+            Bench { history, moments: [none; 128], len: 0, from, brackets, probes, whole: from <= 0.0 };
         let mut refusals = history.seen().iter().filter(|s| s.at >= from && (probes || !s.probe)).peekable();
         for knot in history.curve() {
             while let Some(seen) = refusals.next_if(|s| s.at < knot.at) {
@@ -121,7 +124,8 @@ impl<'a> Bench<'a> {
     }
 
     fn bucket_at(&self, rate: f64, best: &mut Best) {
-        let told = self.told_misfit(|_| 1.0 / rate);
+        // What a penalty tells is its own time, and not the bucket's.
+        let told = if self.probes { self.told_misfit(|_| 1.0 / rate) } else { 0.0 };
         if self.whole {
             // It was full at the start: what its first refusal had used up is its burst.
             let levels = self.levels(rate, 0.0, f64::INFINITY);
@@ -403,3 +407,79 @@ const GRID: usize = 40;
 const PHASES: usize = 6;
 /// The curve of the past is a start off here, a refusal there.
 const SLACK: f64 = 2.5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learn::history::Seen;
+
+    /// Drives a limiter at these paces, each until it refuses, with a pause of a second after each refusal.
+    fn drive(paces: &[f64], mut admits: impl FnMut(f64) -> bool) -> (History, Vec<(f64, f64)>) {
+        let (mut history, mut edges, mut now) = (History::new(), Vec::new(), 0.0);
+        for pace in paces {
+            for _ in 0..100_000 {
+                now += 1.0 / pace;
+                history.started(now);
+                if !admits(now) {
+                    history.refused(now, true);
+                    history.keep(Seen { at: now, probe: false, told: -1.0 });
+                    let mut failed = now;
+                    loop {
+                        let probe = failed + 1.0;
+                        history.probed(probe);
+                        if admits(probe) {
+                            edges.push((failed, probe));
+                            now = probe;
+                            break;
+                        }
+                        history.refused(probe, false);
+                        history.keep(Seen { at: probe, probe: true, told: -1.0 });
+                        failed = probe;
+                    }
+                    break;
+                }
+            }
+        }
+        (history, edges)
+    }
+
+    #[test]
+    fn l4_a_bucket_is_seen_from_three_refusals() {
+        let (mut tokens, mut at) = (60.0f64, 0.0);
+        let (history, edges) = drive(&[40.0, 25.0, 30.0], |now| {
+            (tokens, at) = ((tokens + 20.0 * (now - at)).min(60.0), now);
+            let admitted = tokens >= 1.0;
+            tokens -= f64::from(u8::from(admitted));
+            admitted
+        });
+        let bench = Bench::new(&history, 0.0, true, &edges);
+        let fit = bench.bucket(5.0, 60.0).unwrap();
+        assert!(fit.misfit <= 0.01, "{fit:?}");
+        assert!((fit.rate / 20.0 - 1.0).abs() < 0.05 && (fit.number - 60.0).abs() < 6.0, "{fit:?}");
+    }
+
+    #[test]
+    fn l4_a_window_is_seen_and_is_no_bucket() {
+        let (mut begun, mut used) = (-1.0, 0);
+        let (history, edges) = drive(&[80.0, 40.0, 30.0], |now| {
+            let window = ((now + 3.0) / 10.0).floor();
+            if window != begun {
+                (begun, used) = (window, 0);
+            }
+            let admitted = used < 200;
+            used += i32::from(admitted);
+            admitted
+        });
+        let bench = Bench::new(&history, 0.0, true, &edges);
+        let fixed = bench.fixed(0.4, 60.0, None).unwrap();
+        assert!(fixed.misfit <= 0.01, "{fixed:?}");
+        assert!(
+            (fixed.window / 10.0 - 1.0).abs() < 0.08 && (fixed.number / 200.0 - 1.0).abs() < 0.05,
+            "{fixed:?}"
+        );
+        assert!(
+            bench.bucket(2.0, 100.0).is_none_or(|fit| fit.misfit > 0.05),
+            "it is shut for too long for a bucket"
+        );
+    }
+}

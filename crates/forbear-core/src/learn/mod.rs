@@ -19,6 +19,7 @@ mod budget;
 mod climb;
 mod fit;
 mod history;
+mod kept;
 mod model;
 mod pacer;
 mod recovery;
@@ -29,6 +30,7 @@ pub use belief::{Belief, Kind};
 use budget::Budget;
 use climb::{Climb, Ground};
 use history::Seen;
+pub use kept::Kept;
 use model::Model;
 use pacer::Pacer;
 use recovery::Recovery;
@@ -83,6 +85,8 @@ pub struct Learner {
     opened: f64,
     /// Let through since.
     accepted: f64,
+    /// Each refusal starts a time of refusals: what shuts it is no window that must be waited for.
+    punishes: bool,
     /// Let through until the first refusal of all: no bucket holds more.
     burst: f64,
     /// Let through in the last minutes, and the time that it took.
@@ -125,6 +129,7 @@ impl Learner {
             exhausted: 0.0,
             opened: 0.0,
             accepted: 0.0,
+            punishes: false,
             burst: 0.0,
             sustained: (0.0, 0.0),
         }
@@ -183,6 +188,7 @@ impl Learner {
                 self.settle.calm(),
             ),
             shut: self.recovery.longest(),
+            punishes: self.punishes,
         }
     }
 
@@ -276,6 +282,7 @@ impl Learner {
         if self.model.incident(&it, self.exhausted, self.round_trip, sent) {
             self.settle.moved();
         }
+        self.punishes = self.model.always_told().is_some() || self.recovery.is_penalty();
         let stretch = settle::Stretch {
             accepted: it.accepted,
             all: it.at - self.exhausted,

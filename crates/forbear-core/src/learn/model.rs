@@ -134,7 +134,7 @@ impl Model {
 
     /// The hypotheses that explain all of the past.
     pub(super) fn holding(&self) -> impl Iterator<Item = &Fit> {
-        let windows = self.was_shut_for_long();
+        let windows = self.was_shut_for_long() && self.always_told().is_none();
         let fits = self.fits.iter().flatten().filter(|fit| fit.misfit <= HOLDS);
         fits.filter(move |fit| windows || fit.shape == Shape::Bucket)
     }
