@@ -59,7 +59,7 @@ impl Model {
             self.known = None;
         } else if let Some(known) = &mut self.known {
             if it.pace <= known.rate * MORE {
-                known.rate = known.rate.min(it.pace);
+                known.rate += 0.3 * (it.pace - known.rate);
                 return false;
             }
             self.known = None; // it may allow more than that: look again
