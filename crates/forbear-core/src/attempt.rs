@@ -2,12 +2,14 @@
 //!
 //! Engine and simulator both drive it, inside one atomic step of the gate store over all scopes of a request.
 
+use std::time::Duration;
+
 use crate::{
-    gate::{self, Budget, Cause, Change, Check, Gate, Sent},
+    gate::{self, Budget, Cause, Change, Check, Gate, Sent, Told},
     hint::{Reading, ScopeHint},
-    outcome::Outcome,
+    outcome::{ExitFault, Outcome},
     policy::BoundScope,
-    scope::{self, Combination, MAX_SCOPES},
+    scope::{self, Blame, MAX_SCOPES},
     time::Timestamp,
 };
 
@@ -130,6 +132,17 @@ pub struct Finding<'a> {
     pub item: u64,
     /// Chance, in `[0, 1)`.
     pub roll: f64,
+    /// What is known of the exit that it went by; nothing for the direct way.
+    pub exit: Option<Through>,
+}
+
+/// What the exits know about one attempt that its gates do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Through {
+    /// How hot the exit is at this origin, from 0 to 1 (E3): it rests for up to [`HEAT`] more.
+    pub heat: f64,
+    /// Another exit was refused by this origin meanwhile, so the limit is not this exit's alone (S5).
+    pub refused_elsewhere: bool,
 }
 
 /// Takes in what came of a request.
@@ -140,11 +153,21 @@ pub fn report(
     finding: &Finding<'_>,
     now: Timestamp,
 ) -> News {
-    let Finding { outcome, reading, item, roll } = *finding;
-    let by: [Option<Combination>; MAX_SCOPES] = std::array::from_fn(|i| scopes.get(i).and_then(|s| s.by));
-    let named = reading.and_then(|r| r.scope_hint);
+    let Finding { outcome, reading, item, roll, exit } = *finding;
     let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
-    let scope = scope::blamed(&by[..scopes.len().min(MAX_SCOPES)], fault.or(named));
+    let named = reading.and_then(|r| r.scope_hint);
+    let scope = match outcome {
+        Outcome::Blocked { .. } => pair(scopes),
+        _ => None,
+    };
+    let scope = scope.unwrap_or_else(|| {
+        let blame = Blame {
+            named: fault.or(named),
+            not_the_exits: exit.is_some_and(|exit| exit.refused_elsewhere),
+            by_exit: matches!(outcome, Outcome::Exit { .. }),
+        };
+        scope::blamed(scopes.iter().map(|scope| (scope.by.as_ref(), scope.role)), blame)
+    });
     let mut news = News::of(scope);
     for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
         let (policy, sent) = (&*bound.policy, grant.sent[i]);
@@ -152,6 +175,10 @@ pub fn report(
             Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
             Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
             Outcome::NotTaken => gate.not_taken(policy, sent, now),
+            Outcome::Exit { fault: ExitFault::Limited { wait }, .. } if i == scope => {
+                gate.refused(policy, sent, Told { wait: *wait, ..Told::nothing() }, now, roll)
+            }
+            Outcome::Exit { .. } => gate.unanswered(policy, sent, now),
             // B2: what a refusal does not count for is neither opened nor closed by it.
             _ if i != scope => gate.give_back(sent),
             Outcome::Refused(refusal) => {
@@ -159,10 +186,17 @@ pub fn report(
                 // The server named something narrower than this scope, which we cannot tell apart: others may well pass.
                 let narrower = named == Some(ScopeHint::Endpoint) && !bound.by.is_some_and(|by| by.endpoint);
                 told.may_be_one_items |= narrower && told.wait.is_some() && refusal.may_be_tested();
+                if let Some(exit) = exit.filter(|_| bound.by.is_some_and(|by| by.exit)) {
+                    told.rest = HEAT.mul_f64(exit.heat.clamp(0.0, 1.0));
+                }
                 gate.refused(policy, sent, told, now, roll)
             }
             Outcome::Overloaded => gate.overloaded(policy, sent, now, roll),
-            Outcome::Blocked { challenge } => gate.blocked(policy, sent, *challenge, now, roll),
+            Outcome::Blocked { challenge } => {
+                // One page may be forbidden to everybody. With other exits at hand the pair need not be given the doubt.
+                let certain = *challenge || bound.by.is_some_and(|by| by.exit);
+                gate.blocked(policy, sent, certain, now, roll)
+            }
             Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
         };
         if i == scope {
@@ -181,6 +215,11 @@ pub fn report(
         news.wakes |= change == Change::Reopened || sent.fence.is_probe();
     }
     news
+}
+
+/// The scope of the pair of exit and origin, if the request has one: what is blocked is that way there.
+fn pair(scopes: &[BoundScope]) -> Option<usize> {
+    scopes.iter().position(|scope| scope.by.is_some_and(|by| by.exit && by.origin))
 }
 
 /// Gives everything back for a request that was never sent: no answer, no fault, no success.
@@ -224,6 +263,9 @@ fn budget_of(reading: &Reading, refused: bool) -> Option<Budget> {
         rate,
     })
 }
+
+/// What a wholly hot exit rests for beside its backoff (E3).
+pub const HEAT: Duration = Duration::from_secs(30);
 
 // With its key and its place in a map it stays under the 256 bytes that a scope may take.
 const _: () = assert!(size_of::<gate::Gate>() <= 200);

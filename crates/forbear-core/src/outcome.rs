@@ -28,6 +28,14 @@ pub enum Outcome {
     /// The server left it unread: a refused stream, a connection that was closing. Certainly not processed, and nobody's
     /// fault; too many at once, most likely.
     NotTaken,
+    /// The exit failed, or turned us away: the origin has no part in it (E1).
+    Exit {
+        /// What it did.
+        fault: ExitFault,
+        /// Whether the server may have acted on it all the same (V2): only an exit that was to forward a request without
+        /// a tunnel, and said nothing, leaves that open.
+        processed: Processed,
+    },
     /// No whole answer came.
     Fault {
         /// Whether the server may have acted on it (V2).
@@ -52,6 +60,43 @@ pub struct Refusal {
     pub may_retry: bool,
 }
 
+/// What an exit did instead of carrying a request to its origin.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ExitFault {
+    /// It could not be reached, broke off before the request was on its way, answered with an error of its own other
+    /// than those below, or does not speak its protocol.
+    Broken,
+    /// It said nothing until the time was over, or closed the connection without a word after it had the request: its own
+    /// fault, or that of what lies behind it.
+    Silent,
+    /// It does not know us: 407, or a user name and password that a SOCKS server turned down.
+    Rejected,
+    /// It limits us: 429 or 503 of its own.
+    Limited {
+        /// The wait that it told.
+        wait: Option<Duration>,
+    },
+    /// It could not reach the origin: 502 or 504 to CONNECT, a SOCKS reply 1 or 3 to 6 (RFC 1928 section 6).
+    NoWay,
+    /// It may not, by its own rules, go to that origin: another 4xx to CONNECT, a SOCKS reply 2.
+    Forbidden,
+}
+
+impl ExitFault {
+    /// A short name that does not change, for records and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExitFault::Broken => "exit-broken",
+            ExitFault::Silent => "exit-silent",
+            ExitFault::Rejected => "exit-rejects-us",
+            ExitFault::Limited { .. } => "exit-limited",
+            ExitFault::NoWay => "exit-cannot-reach-origin",
+            ExitFault::Forbidden => "exit-forbids-origin",
+        }
+    }
+}
+
 /// Whether a server may have acted on a request that got no answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Processed {
@@ -70,6 +115,7 @@ impl Refusal {
             wait: self.wait,
             may_be_one_items: self.may_be_tested() && !named,
             overload: self.kind == Kind::Overload,
+            rest: Duration::ZERO,
         }
     }
 

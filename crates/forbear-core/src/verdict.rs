@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::{
+    attempt::HEAT,
     hint::Kind,
-    outcome::{Outcome, Processed, Refusal},
+    outcome::{ExitFault, Outcome, Processed, Refusal},
     policy::{ItemPolicy, OnNoHint},
 };
 
 /// What happened to an item so far, and what it is.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct History {
     /// Attempts that count: failures, this one not included.
     pub failures: u32,
@@ -21,6 +22,25 @@ pub struct History {
     pub idempotent: bool,
     /// Its account has stopped: the credentials were refused for two different items with no success between.
     pub account_stopped: bool,
+    /// Which way the item went.
+    pub way: Way,
+}
+
+/// How an item went out, as far as its verdict depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Way {
+    /// Straight to the origin.
+    #[default]
+    Direct,
+    /// By an exit.
+    Exit {
+        /// How hot the exit is at the origin, from 0 to 1 (E3).
+        heat: f64,
+        /// What it was refused for, if it was, is this exit's alone, and others may be used.
+        others_free: bool,
+        /// Exits that were told before this one that they, or we, are unwanted there with this item.
+        blocked_before: u32,
+    },
 }
 
 /// What to do next with the item.
@@ -31,6 +51,11 @@ pub enum Verdict {
     Done,
     /// Once more after this delay, as soon as the scope admits it.
     Retry {
+        /// The least wait.
+        after: Duration,
+    },
+    /// Once more by another exit, no attempt lost.
+    Elsewhere {
         /// The least wait.
         after: Duration,
     },
@@ -100,7 +125,20 @@ pub fn verdict(
         Outcome::Success => Verdict::Done,
         Outcome::Refused(refusal) => after_refusal(refusal, history, policy, roll),
         Outcome::Overloaded => after_failure(history, policy, retry_granted, roll),
-        Outcome::Blocked { .. } => Verdict::Fail(FailReason::Blocked),
+        Outcome::Blocked { .. } => match history.way {
+            Way::Exit { blocked_before, .. } if blocked_before < policy.blocked_retries => {
+                Verdict::Elsewhere { after: Duration::ZERO }
+            }
+            _ => Verdict::Fail(FailReason::Blocked),
+        },
+        Outcome::Exit { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
+        Outcome::Exit { fault: ExitFault::Broken | ExitFault::Silent, .. } => {
+            let step = policy.exit_wait;
+            let after =
+                step.saturating_mul(history.tries.saturating_add(1).min(64)) + step.mul_f64(2.0 * roll);
+            Verdict::Elsewhere { after }
+        }
+        Outcome::Exit { .. } => Verdict::Elsewhere { after: Duration::ZERO },
         Outcome::Unauthorised if history.account_stopped => Verdict::ParkForCredentials,
         Outcome::Unauthorised => Verdict::Fail(FailReason::Unauthorised),
         Outcome::Rejected => Verdict::Fail(FailReason::Answer),
@@ -121,6 +159,14 @@ fn after_refusal(refusal: &Refusal, history: &History, policy: &ItemPolicy, roll
         } else {
             Verdict::Fail(FailReason::ToldNotTo)
         };
+    }
+    if let Way::Exit { heat, others_free: true, .. } = history.way {
+        if history.refusals + 1 > policy.refusals_max {
+            return Verdict::ParkForNextRun;
+        }
+        // The told time binds the exit that was told it; the item goes on by another, after a wait of its own.
+        let rest = policy.backoff.spread(HEAT.mul_f64(heat.clamp(0.0, 1.0)), roll);
+        return Verdict::Elsewhere { after: policy.backoff.delay(history.tries, roll) + rest };
     }
     let park = |wait: Duration| Verdict::Park {
         wait: wait

@@ -73,7 +73,8 @@ fn main() {
 
 fn scope(policy: &Arc<ScopePolicy>, i: usize) -> BoundScope {
     let key = ScopeKey::from_text(&format!("https://host-{i}.example"));
-    BoundScope { key, by: Some(forbear_core::scope::Combination::ORIGIN), policy: policy.clone() }
+    let by = Some(forbear_core::scope::Combination::ORIGIN);
+    BoundScope { key, by, role: forbear_core::scope::Role::Planned, policy: policy.clone() }
 }
 
 fn permit_and_report(gates: &MemoryGates, scopes: &[BoundScope]) {

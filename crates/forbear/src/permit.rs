@@ -135,7 +135,7 @@ impl<G: GateStore> Admission<G> {
     ) -> Result<(News, R), StoreError> {
         self.reported = true;
         let (scopes, grant) = (&self.scopes, &self.grant);
-        let told = attempt::Finding { outcome, reading, item, roll };
+        let told = attempt::Finding { outcome, reading, item, roll, exit: None };
         self.gates
             .update(scopes, |gates, now| {
                 let news = attempt::report(gates, scopes, grant, &told, now);

@@ -7,7 +7,7 @@ use std::{
 
 use forbear_core::{
     pace::{Rate, RateError, RateList, RateListError},
-    scope::{Combination, CombinationError, MAX_SCOPES},
+    scope::{Combination, CombinationError, MAX_COMBINATIONS},
 };
 use toml::de::DeValue;
 
@@ -143,7 +143,11 @@ impl<'a> Given<'a> {
         if found.is_empty() {
             return Err("must name at least one combination, such as \"origin\"".to_owned());
         }
-        if found.len() > SCOPES_MAX { Err(format!("at most {SCOPES_MAX} combinations")) } else { Ok(found) }
+        if found.len() > MAX_COMBINATIONS {
+            Err(format!("at most {MAX_COMBINATIONS} combinations"))
+        } else {
+            Ok(found)
+        }
     }
 
     /// Header names, lower-case.
@@ -191,5 +195,3 @@ fn named(value: &DeValue<'_>) -> &'static str {
 
 /// No count is larger: so many workers, attempts or slots are a typing error.
 const COUNT_MAX: u32 = 65_535;
-/// One of a request's scopes is the run's.
-const SCOPES_MAX: usize = MAX_SCOPES - 1;

@@ -58,7 +58,7 @@ pub struct Settings {
     /// Where the pace comes from (L1-L6). Default [`Pace::Learned`].
     pub pace: Pace,
     /// What limits count (S1), where a host does not say otherwise; never empty. Default: the group, the origin, the origin
-    /// with the account, the origin with the endpoint; each where a request has one.
+    /// with the account, with the endpoint, with the exit; each where a request has one.
     pub scope: Vec<Combination>,
     /// A ceiling on requests in flight to one origin, where a host does not say otherwise. Default none: it starts at 4 and
     /// is learned, up to `workers`.
@@ -199,6 +199,7 @@ impl Settings {
             backoff: self.backoff,
             jitter: self.jitter,
             pad: self.pad,
+            ..ItemPolicy::default()
         }
     }
 }
@@ -223,10 +224,11 @@ impl Default for Settings {
             probe_lease: scope.probe_lease,
             pace: Pace::Learned,
             scope: vec![
-                GROUP,
+                Combination::GROUP,
                 Combination::ORIGIN,
                 Combination::ORIGIN_ACCOUNT,
                 Combination::ORIGIN_ENDPOINT,
+                Combination::ORIGIN_EXIT,
             ],
             host_concurrency: None,
             rate: None,
@@ -273,8 +275,6 @@ fn backoff_text(error: BackoffError) -> String {
 
 /// In flight to one origin before anything is known (policy `polite`).
 const CONCURRENCY_START: u32 = 4;
-/// All origins of a group together.
-const GROUP: Combination = Combination { group: true, origin: false, account: false, endpoint: false };
 
 /// For the constants above.
 const fn nonzero(n: u32) -> NonZeroU32 {

@@ -11,7 +11,7 @@ use std::{
 use forbear_core::{
     hint::Profile,
     policy::{BoundScope, ItemPolicy, ScopePolicy},
-    scope::{Combination, Parts, ScopeKey, ScopePlan},
+    scope::{Combination, Parts, Role, ScopeKey, ScopePlan},
 };
 use parking_lot::Mutex;
 
@@ -114,6 +114,7 @@ impl Routes {
         let run = settings.rate.map(|rate| BoundScope {
             key: ScopeKey::run(),
             by: None,
+            role: Role::Run,
             policy: Arc::new(ScopePolicy {
                 rates: rate.into(),
                 learn: false,
@@ -132,10 +133,17 @@ impl Routes {
         let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
         let plan = ScopePlan::new(of_host.scope.clone().unwrap_or_else(|| self.settings.scope.clone()));
         let group = self.settings.group_of(host, port).map(|group| group.name.as_str());
-        let named = Parts { origin: parts.origin, account: parts.account, endpoint: parts.endpoint, group };
+        let named = Parts {
+            origin: parts.origin,
+            account: parts.account,
+            endpoint: parts.endpoint,
+            group,
+            exit: None,
+        };
         let scopes = plan.scopes(&named).into_iter().map(|scope| {
             let by = scope.by.unwrap_or(Combination::ORIGIN);
-            BoundScope { key: scope.key, by: scope.by, policy: self.policy(&of_host, endpoint, by) }
+            let policy = self.policy(&of_host, endpoint, by);
+            BoundScope { key: scope.key, by: scope.by, role: scope.role, policy }
         });
         let profile =
             of_host.service.as_deref().and_then(Profile::by_name).or_else(|| Profile::for_host(host));

@@ -12,7 +12,7 @@ use forbear_core::{
     outcome::Outcome,
     scope::ScopeKey,
     time::Timestamp,
-    verdict::{History, Verdict, verdict},
+    verdict::{History, Verdict, Way, verdict},
 };
 use forbear_store::{
     gate::{GateRecord, GateStore, Refused, StoreError},
@@ -290,6 +290,10 @@ impl<G: GateStore> Shared<G> {
                 work.item.counters.error = Some(said);
                 self.hold(lane, work, route, now.plus(after));
             }
+            Verdict::Elsewhere { after } => {
+                work.item.counters.error = Some(said);
+                self.hold(lane, work, route, now.plus(after));
+            }
             Verdict::Hold { told } => {
                 work.item.counters.error = Some(said);
                 self.hold(lane, work, route, now.plus(told));
@@ -559,6 +563,7 @@ fn history(work: &Work, account_stopped: bool) -> History {
         tries: work.tries - 1,
         idempotent: is_idempotent(&work.item.request),
         account_stopped,
+        way: Way::Direct,
     }
 }
 
