@@ -37,6 +37,7 @@ pub use body::{Body, RATIO_MAX};
 pub use fault::{Fault, FaultKind, Phase, Processed};
 pub use headers::is_secret;
 pub use target::{Host, Scheme, Target, TargetError, URL_BYTES_MAX};
+pub(crate) use target::{parse_host, split_port, unescape};
 
 use crate::permit::Permit;
 use clock::Clock;

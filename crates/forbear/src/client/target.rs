@@ -44,7 +44,7 @@ impl Scheme {
 }
 
 /// A host in canonical form.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Host {
     /// A name: lower case, ASCII (IDN as `xn--`), without the trailing dot.
     Name(Box<str>),
@@ -331,7 +331,7 @@ fn split_scheme(text: &[u8]) -> Option<(Result<Scheme, TargetError>, &[u8])> {
     Some((scheme, &text[colon + 1..]))
 }
 
-fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
+pub(crate) fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
     let host_end = match host_port.first() {
         Some(b'[') => find(host_port, b"]") + 1,
         _ => find(host_port, b":"),
@@ -356,7 +356,7 @@ fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
 
 /// [The host parser of the URL standard](https://url.spec.whatwg.org/#host-parsing), with DNS's own limit on length
 /// (253 characters, [RFC 1035 section 2.3.4](https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4)) on top.
-fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
+pub(crate) fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
     let host = str::from_utf8(host).map_err(|_| TargetError::Host)?;
     // Most hosts are canonical already, and this is asked for each request.
     if let Ok(v4) = host.parse() {
@@ -391,7 +391,8 @@ fn basic(userinfo: &[u8]) -> Option<HeaderValue> {
     Some(value)
 }
 
-fn unescape(text: &[u8]) -> Vec<u8> {
+/// The bytes that a text with escapes stands for; a `%` that is no escape stands for itself.
+pub(crate) fn unescape(text: &[u8]) -> Vec<u8> {
     let digit = |at: usize| text.get(at).and_then(|&b| char::from(b).to_digit(16));
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;
