@@ -1,0 +1,283 @@
+//! What an attempt says about its exit, and what the exit says about the attempt (E1, E3, E4, V1).
+
+use std::sync::Arc;
+
+use super::{ExitId, Exits, Pick, Rotate, Traits};
+use crate::{
+    attempt::Through,
+    outcome::{ExitFault, Outcome},
+    time::Timestamp,
+};
+
+/// What came of an attempt, once its exit has been heard.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Judged {
+    /// The outcome for gates and verdict. An exit that finds no way to an origin is the exit's fault until three different
+    /// ones, or all there are, have said so; then it is the origin's.
+    pub outcome: Outcome,
+    /// For the gates.
+    pub through: Through,
+    /// Another exit may have the item.
+    pub others: bool,
+    /// The exit is left at this origin: cookies, connections and TLS tickets of the session die (E4).
+    pub left: bool,
+    /// What happened to the exit.
+    pub change: ExitChange,
+    /// Origins whose requests wanted this exit and may ask again.
+    pub freed: Vec<Arc<str>>,
+}
+
+/// What happened to an exit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ExitChange {
+    /// Nothing new.
+    None,
+    /// It fails, and is tried again then.
+    Failed {
+        /// The moment.
+        until: Timestamp,
+    },
+    /// It turned us away, and is out until its credentials change.
+    Out,
+    /// It serves again.
+    Recovered,
+}
+
+/// What went through an exit: a row of the table at the end.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tally {
+    /// Requests sent.
+    pub requests: u64,
+    /// Requests that were served.
+    pub done: u64,
+    /// Requests that were refused for a limit.
+    pub refused: u64,
+    /// Requests that were told that they are unwanted.
+    pub blocked: u64,
+    /// Faults of the exit itself.
+    pub faults: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// What it has cost, in the currency of the exit's price.
+    #[must_use]
+    pub fn cost(&self, traits: &Traits) -> f64 {
+        self.requests as f64 * traits.price_per_request + self.bytes as f64 * traits.price_per_byte
+    }
+}
+
+impl Exits {
+    /// Takes in what came of the request, before its gates do. `bytes` is the length of its body, `roll` in `[0, 1)` is
+    /// for jitter.
+    pub fn judge(&mut self, pick: &Pick, outcome: &Outcome, bytes: u64, now: Timestamp, roll: f64) -> Judged {
+        let freed = self.give_back(pick);
+        let mut judged = Judged {
+            outcome: *outcome,
+            through: Through::default(),
+            others: self.policy.rotate == Rotate::Retries && self.exits.len() > 1,
+            left: self.policy.sticky == super::Sticky::Off,
+            change: ExitChange::None,
+            freed,
+        };
+        let index = pick.exit.0 as usize;
+        let gateway = self.exits[index].traits.gateway;
+        judged.others |= gateway && self.policy.rotate == Rotate::Retries;
+        self.count(index, outcome, bytes);
+        if let Outcome::Exit { fault, processed } = *outcome {
+            match fault {
+                ExitFault::Rejected => self.turned_away(index, &mut judged),
+                ExitFault::Limited { .. } => {}
+                ExitFault::Broken => self.failed(pick, now, roll, &mut judged),
+                // Whoever has never served and says nothing is dead; of another it may be what lies behind it.
+                ExitFault::Silent if !self.exits[index].proven => self.failed(pick, now, roll, &mut judged),
+                ExitFault::Silent | ExitFault::NoWay | ExitFault::Forbidden => {
+                    if self.has_no_way(pick, now, roll) {
+                        judged.outcome = Outcome::Fault { processed, passing: true };
+                    } else {
+                        judged.left = true;
+                    }
+                }
+            }
+        } else if !matches!(outcome, Outcome::Fault { .. } | Outcome::NotTaken) {
+            judged.change = self.served(index);
+        }
+        self.note(pick, gateway, &mut judged, now);
+        if judged.left {
+            self.leave(pick);
+        }
+        self.watch(now);
+        judged
+    }
+
+    /// The gate of the pair has closed until then, and only that: the exit is left there (E4), and rests. A second exit
+    /// that is refused before that shows the limit to be the origin's.
+    pub fn rests(&mut self, pick: &Pick, until: Timestamp) {
+        let who = self.whom(pick);
+        if let Some(site) = self.sites.get_mut(&*pick.origin) {
+            site.refused = Some((who, until));
+            if !self.exits[pick.exit.0 as usize].traits.gateway {
+                site.put_off(pick.exit, until);
+            }
+        }
+        self.leave(pick);
+    }
+
+    /// What went through an exit so far.
+    #[must_use]
+    pub fn tally(&self, exit: ExitId) -> Tally {
+        self.exits[exit.0 as usize].tally
+    }
+
+    /// The word for an exit's state: `ok`, `unproven`, `failing` or `out`.
+    #[must_use]
+    pub fn state(&self, exit: ExitId) -> &'static str {
+        let exit = &self.exits[exit.0 as usize];
+        match (exit.out, exit.fails, exit.proven) {
+            (true, ..) => "out",
+            (_, 1.., _) => "failing",
+            (_, _, true) => "ok",
+            _ => "unproven",
+        }
+    }
+
+    fn count(&mut self, index: usize, outcome: &Outcome, bytes: u64) {
+        let tally = &mut self.exits[index].tally;
+        tally.requests += 1;
+        tally.bytes += bytes;
+        match outcome {
+            Outcome::Success => tally.done += 1,
+            Outcome::Refused(_) => tally.refused += 1,
+            Outcome::Blocked { .. } => tally.blocked += 1,
+            Outcome::Exit { .. } => tally.faults += 1,
+            _ => {}
+        }
+    }
+
+    /// An origin has answered through it.
+    fn served(&mut self, index: usize) -> ExitChange {
+        let exit = &mut self.exits[index];
+        exit.proven = true;
+        if exit.out || std::mem::take(&mut exit.fails) == 0 {
+            return ExitChange::None;
+        }
+        self.failing -= 1;
+        ExitChange::Recovered
+    }
+
+    fn failed(&mut self, pick: &Pick, now: Timestamp, roll: f64, judged: &mut Judged) {
+        judged.left = true;
+        let exit = &mut self.exits[pick.exit.0 as usize];
+        if exit.out || (exit.fails > 0 && pick.at <= exit.failed_at) {
+            return; // it was on its way when the exit failed: one failure for all of those (as P3)
+        }
+        self.failing += usize::from(exit.fails == 0);
+        exit.until = now.plus(self.policy.backoff.delay(exit.fails, roll));
+        exit.fails = exit.fails.saturating_add(1);
+        exit.failed_at = now;
+        judged.change = ExitChange::Failed { until: exit.until };
+    }
+
+    fn turned_away(&mut self, index: usize, judged: &mut Judged) {
+        judged.left = true;
+        let exit = &mut self.exits[index];
+        if std::mem::replace(&mut exit.out, true) {
+            return;
+        }
+        self.out += 1;
+        self.failing -= usize::from(exit.fails > 0);
+        judged.change = ExitChange::Out;
+    }
+
+    /// The exit finds no way to the origin. True when enough of them say so.
+    fn has_no_way(&mut self, pick: &Pick, now: Timestamp, roll: f64) -> bool {
+        let Some(site) = self.sites.get_mut(&*pick.origin) else { return false };
+        if !site.no_way.contains(&pick.exit) && site.no_way.len() < NO_WAY {
+            site.no_way.push(pick.exit);
+        }
+        let usable = self.exits.len() - self.out - self.failing;
+        if site.no_way.len() >= NO_WAY.min(usable).max(1) {
+            // The origin's own: no pair is to blame, and none need wait.
+            for exit in site.no_way.clone() {
+                if let Some(pair) = site.pairs.get_mut(&exit) {
+                    pair.fails = 0;
+                }
+                site.recall(exit);
+            }
+            return true;
+        }
+        let Some(pair) = site.pairs.get_mut(&pick.exit) else { return false };
+        if pair.fails == 0 || pick.at > pair.failed_at {
+            let until = now.plus(self.policy.backoff.delay(pair.fails, roll));
+            (pair.fails, pair.failed_at) = (pair.fails.saturating_add(1), now);
+            site.put_off(pick.exit, until);
+        }
+        false
+    }
+
+    /// The pair's history, and what follows from it.
+    fn note(&mut self, pick: &Pick, gateway: bool, judged: &mut Judged, now: Timestamp) {
+        let who = self.whom(pick);
+        let Some(site) = self.sites.get_mut(&*pick.origin) else { return };
+        let count = site.exits();
+        let Some(pair) = site.pairs.get_mut(&pick.exit) else { return };
+        match judged.outcome {
+            Outcome::Refused(_) if !gateway => {
+                judged.through.heat = pair.health.heat(now); // of the events before this one (E3)
+                pair.health.refused(now);
+            }
+            Outcome::Blocked { .. } => {
+                judged.left = true;
+                if !gateway {
+                    judged.through.heat = pair.health.heat(now);
+                    pair.health.blocked(now);
+                }
+            }
+            Outcome::Refused(_) | Outcome::Overloaded | Outcome::NotTaken => {}
+            Outcome::Exit { .. } | Outcome::Fault { .. } => pair.health.failed(now),
+            Outcome::Success | Outcome::Rejected | Outcome::Unauthorised => {
+                pair.health.succeeded(now);
+                pair.fails = 0;
+                site.no_way.clear();
+            }
+        }
+        if matches!(judged.outcome, Outcome::Refused(_)) {
+            let other = site.refused.filter(|(exit, until)| *exit != who && now < *until);
+            judged.through.refused_elsewhere = other.is_some();
+        }
+        let rate = pair.health.success_rate(now).filter(|_| pair.health.events(now) >= ASIDE_AFTER);
+        let bad = rate.is_some_and(|rate| rate < self.policy.min_success);
+        if bad && !pair.aside && (site.aside + 1) * 2 < count {
+            (pair.aside, site.aside) = (true, site.aside + 1);
+        }
+    }
+
+    /// The pair gets another session.
+    fn leave(&mut self, pick: &Pick) {
+        let pair = self.sites.get_mut(&*pick.origin).and_then(|site| site.pairs.get_mut(&pick.exit));
+        if let Some(pair) = pair.filter(|pair| pair.session == pick.session) {
+            self.last_session += 1;
+            pair.session = self.last_session;
+        }
+    }
+
+    /// Who counts as one address: an exit, or a session of a gateway.
+    fn whom(&self, pick: &Pick) -> (ExitId, u64) {
+        (pick.exit, if self.exits[pick.exit.0 as usize].traits.gateway { pick.session } else { 0 })
+    }
+
+    fn watch(&mut self, now: Timestamp) {
+        if self.out + self.failing < self.exits.len() {
+            self.none_since = None;
+        } else {
+            self.none_since.get_or_insert(now);
+        }
+    }
+}
+
+/// So many different exits must say that an origin cannot be reached before it is believed.
+const NO_WAY: usize = 3;
+/// Outcomes of a pair before its success rate means anything.
+const ASIDE_AFTER: usize = 8;

@@ -1,0 +1,336 @@
+//! Which exit a request takes (E2).
+
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+
+use super::{
+    Ask, Choice, ExitId, ExitPolicy, Pick, Sticky, Traits,
+    site::{Pair, Site},
+};
+use crate::time::Timestamp;
+
+/// All exits of a run.
+#[derive(Debug)]
+pub struct Exits {
+    pub(super) policy: ExitPolicy,
+    pub(super) exits: Vec<Exit>,
+    pub(super) sites: HashMap<Arc<str>, Site>,
+    pub(super) last_session: u64,
+    pub(super) pairs: usize,
+    /// Exits that are out, and exits that fail.
+    pub(super) out: usize,
+    pub(super) failing: usize,
+    /// Since when there has been no usable exit.
+    pub(super) none_since: Option<Timestamp>,
+    seed: u64,
+}
+
+/// One exit, over all origins.
+#[derive(Debug)]
+pub(super) struct Exit {
+    pub(super) traits: Traits,
+    /// It has turned us away, and nothing goes there until it gets other credentials.
+    pub(super) out: bool,
+    /// Some origin has answered through it.
+    pub(super) proven: bool,
+    /// Failures of its own in a row.
+    pub(super) fails: u32,
+    pub(super) failed_at: Timestamp,
+    pub(super) until: Timestamp,
+    pub(super) in_flight: u32,
+    /// Origins whose requests found it busy.
+    pub(super) wanted: Vec<Arc<str>>,
+    pub(super) tally: super::judge::Tally,
+}
+
+/// Whether anything can go out at all (E5).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Usable {
+    /// Some exit is not known to fail.
+    Yes,
+    /// Each exit fails, or has turned us away.
+    Failing {
+        /// Since then.
+        since: Timestamp,
+        /// The next one is tried then.
+        next: Timestamp,
+    },
+    /// Each exit has turned us away: only other credentials help.
+    Out,
+}
+
+impl Exits {
+    /// All exits, each fresh. `seed` is chance: it says with which exit each origin begins.
+    #[must_use]
+    pub fn new(policy: ExitPolicy, exits: impl IntoIterator<Item = Traits>, seed: u64) -> Exits {
+        let exits: Vec<Exit> = exits
+            .into_iter()
+            .map(|traits| Exit {
+                traits,
+                out: false,
+                proven: false,
+                fails: 0,
+                failed_at: Timestamp::ZERO,
+                until: Timestamp::ZERO,
+                in_flight: 0,
+                wanted: Vec::new(),
+                tally: super::judge::Tally::default(),
+            })
+            .collect();
+        let (policy, sites) = (policy, HashMap::new());
+        let (last_session, pairs, out, failing, none_since) = (0, 0, 0, 0, None);
+        Exits { policy, exits, sites, last_session, pairs, out, failing, none_since, seed }
+    }
+
+    /// The exit for one request to `origin`: of those that may be asked now the one that succeeds most, then the cheapest,
+    /// then the next in turn (E2). One that has never served gets one request at a time, and while others have served only
+    /// each eighth choice; one that failed gets one at a time until it serves.
+    pub fn choose(&mut self, origin: &str, ask: Ask, now: Timestamp) -> Choice {
+        self.make_room(origin, now);
+        let Exits { policy, exits, sites, .. } = self;
+        let Some(site) = sites.get_mut(origin) else { return Choice::None };
+        site.expire(now);
+        (site.used_at, site.turns) = (now, site.turns.wrapping_add(1));
+        let keep = ask.keep.or_else(|| ask.account.and_then(|account| site.accounts.get(&account).copied()));
+        let mut best: Option<(Rank, ExitId)> = None;
+        let (mut at, mut looked, mut busy) = (0, 0, false);
+        while at < site.ready.len() && looked < LOOK {
+            let id = site.ready[at];
+            let exit = &mut exits[id.0 as usize];
+            if exit.out || exit.until > now {
+                site.ready.remove(at);
+                if !exit.out {
+                    site.waiting.insert((exit.until, id));
+                }
+                continue;
+            }
+            at += 1;
+            let pair = site.pairs.get_mut(&id);
+            let rate = pair.as_ref().and_then(|pair| pair.health.success_rate(now));
+            if let Some(pair) = pair {
+                if pair.aside && rate.is_none_or(|rate| rate >= policy.min_success) {
+                    (pair.aside, site.aside) = (false, site.aside.saturating_sub(1));
+                }
+                if pair.aside {
+                    continue;
+                }
+            }
+            let trial = exit.fails > 0 || !exit.proven || site.pairs.get(&id).is_some_and(|p| p.fails > 0);
+            if trial && exit.in_flight > 0 {
+                busy = true;
+                exit.is_wanted_by(&site.origin);
+                continue;
+            }
+            looked += 1;
+            let rank = Rank {
+                tried: ask.not == Some(id),
+                strange: keep.is_some() && keep != Some(id),
+                proof: match (exit.proven, site.turns % TRICKLE) {
+                    (true, _) => 1,
+                    (false, 0) => 0,
+                    (false, _) => 2,
+                },
+                // In quarters: who is a little better must not get everything.
+                failures: ((1.0 - rate.unwrap_or(1.0)) * 4.0).round() as u8,
+                cost: exit.cost_per_success(),
+            };
+            if best.as_ref().is_none_or(|(known, _)| rank.cmp(known) == Ordering::Less) {
+                best = Some((rank, id));
+            }
+        }
+        if let Some((rank, id)) = best {
+            // Who is to be kept may stand further back in the line.
+            let kept = keep
+                .filter(|keep| rank.strange && ask.not != Some(*keep) && site.may_take(*keep, exits, now));
+            return Choice::Use(self.take(origin, kept.unwrap_or(id), ask, now));
+        }
+        let next = site.waiting.first().map(|(until, _)| *until);
+        match (busy || !site.full.is_empty(), next) {
+            (true, or) => Choice::Busy { or },
+            (false, Some(until)) => Choice::Wait { until },
+            (false, None) if site.ready.is_empty() => Choice::None,
+            (false, None) => {
+                // Whoever is left was set aside, and the others have turned us away since.
+                site.pairs.values_mut().for_each(|pair| pair.aside = false);
+                site.aside = 0;
+                Choice::Wait { until: now }
+            }
+        }
+    }
+
+    /// The pair's gate admits nothing before `until`: the pick is given back, and others are offered until then. Who may
+    /// ask again is named by origin.
+    pub fn put_off(&mut self, pick: &Pick, until: Timestamp) -> Vec<Arc<str>> {
+        if let Some(site) = self.sites.get_mut(&*pick.origin) {
+            site.put_off(pick.exit, until);
+        }
+        self.give_back(pick)
+    }
+
+    /// The pair's gate, or the exit's, has as many requests on the wire as it may: the pick is given back, and the exit is
+    /// offered again when one of its requests has come back.
+    pub fn full(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        let freed = self.give_back(pick);
+        if let Some(site) = self.sites.get_mut(&*pick.origin)
+            && self.exits[pick.exit.0 as usize].in_flight > 0
+            && site.take(pick.exit)
+        {
+            site.full.push(pick.exit);
+            self.exits[pick.exit.0 as usize].is_wanted_by(&pick.origin);
+        }
+        freed
+    }
+
+    /// The request is not sent after all, for a reason that is not its exit's.
+    pub fn undo(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        if let Some(site) = self.sites.get_mut(&*pick.origin)
+            && site.take(pick.exit)
+        {
+            site.ready.push_front(pick.exit);
+        }
+        self.give_back(pick)
+    }
+
+    /// Whether anything can go out at all (E5).
+    #[must_use]
+    pub fn usable(&self) -> Usable {
+        let Some(since) = self.none_since else { return Usable::Yes };
+        if self.out == self.exits.len() {
+            return Usable::Out;
+        }
+        let next = self.exits.iter().filter(|exit| !exit.out).map(|exit| exit.until).min();
+        Usable::Failing { since, next: next.unwrap_or(Timestamp::MAX) }
+    }
+
+    /// How many exits there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.exits.len()
+    }
+
+    /// Whether there are none: everything goes the direct way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.exits.is_empty()
+    }
+
+    /// Whether it is a gateway to many addresses.
+    #[must_use]
+    pub fn is_gateway(&self, exit: ExitId) -> bool {
+        self.exits[exit.0 as usize].traits.gateway
+    }
+
+    fn take(&mut self, origin: &str, id: ExitId, ask: Ask, now: Timestamp) -> Pick {
+        let fresh = self.policy.sticky == Sticky::Off;
+        let site = self.sites.get_mut(origin).unwrap_or_else(|| unreachable!("it was just looked at"));
+        site.take(id);
+        site.ready.push_back(id);
+        if self.policy.sticky == Sticky::Account
+            && let Some(account) = ask.account
+        {
+            if site.accounts.len() >= ACCOUNTS_MAX {
+                site.accounts.clear();
+            }
+            site.accounts.insert(account, id);
+        }
+        let pair = site.pairs.entry(id).or_insert_with(|| {
+            self.pairs += 1;
+            self.last_session += 1;
+            Pair::new(self.last_session)
+        });
+        if fresh {
+            self.last_session += 1;
+            pair.session = self.last_session;
+        }
+        pair.in_flight += 1;
+        self.exits[id.0 as usize].in_flight += 1;
+        Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now }
+    }
+
+    /// The pick holds nothing any more. Names the origins that wanted its exit.
+    pub(super) fn give_back(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        let exit = &mut self.exits[pick.exit.0 as usize];
+        exit.in_flight = exit.in_flight.saturating_sub(1);
+        let wanted = std::mem::take(&mut exit.wanted);
+        if let Some(pair) = self.sites.get_mut(&*pick.origin).and_then(|site| site.pairs.get_mut(&pick.exit))
+        {
+            pair.in_flight = pair.in_flight.saturating_sub(1);
+        }
+        for origin in &wanted {
+            if let Some(site) = self.sites.get_mut(origin) {
+                site.freed(pick.exit);
+            }
+        }
+        wanted
+    }
+
+    /// Makes the origin known, and forgets others that were not asked for longest (C4).
+    fn make_room(&mut self, origin: &str, now: Timestamp) {
+        if self.sites.contains_key(origin) || self.exits.is_empty() {
+            return;
+        }
+        let sites_max = (ENTRIES_MAX / self.exits.len()).max(16);
+        if self.sites.len() >= sites_max || self.pairs >= PAIRS_MAX {
+            let mut ages: Vec<(Timestamp, Arc<str>)> = self
+                .sites
+                .values()
+                .filter(|site| site.pairs.values().all(|pair| pair.in_flight == 0))
+                .map(|site| (site.used_at, site.origin.clone()))
+                .collect();
+            ages.sort_unstable();
+            for (_, origin) in ages.into_iter().take((self.sites.len() / 8).max(1)) {
+                if let Some(site) = self.sites.remove(&origin) {
+                    self.pairs -= site.pairs.len();
+                }
+            }
+        }
+        // Each origin begins elsewhere in the list, or the first exit would be the first of all of them.
+        let count = self.exits.len() as u64;
+        let start = crate::exit::site::mix(self.seed ^ self.sites.len() as u64) % count;
+        let line = (0..count).map(|n| ExitId(((start + n) % count) as u32));
+        let exits = &self.exits;
+        let site = Site::new(origin, line.filter(|id| !exits[id.0 as usize].out), now);
+        self.sites.insert(site.origin.clone(), site);
+    }
+}
+
+impl Exit {
+    fn is_wanted_by(&mut self, origin: &Arc<str>) {
+        if !self.wanted.contains(origin) {
+            self.wanted.push(origin.clone());
+        }
+    }
+
+    /// What a success has cost so far, in the currency of its price.
+    fn cost_per_success(&self) -> f64 {
+        let cost = self.tally.cost(&self.traits);
+        if cost == 0.0 { self.traits.price_per_request } else { cost / (self.tally.done.max(1) as f64) }
+    }
+}
+
+/// The smaller, the better.
+#[derive(PartialEq)]
+struct Rank {
+    tried: bool,
+    strange: bool,
+    proof: u8,
+    failures: u8,
+    cost: f64,
+}
+
+impl Rank {
+    fn cmp(&self, other: &Rank) -> Ordering {
+        let order = |r: &Rank| (r.tried, r.strange, r.proof, r.failures);
+        order(self).cmp(&order(other)).then(self.cost.total_cmp(&other.cost))
+    }
+}
+
+/// So many exits are compared for one request, in turn; among ten thousand the best of all would cost more than it is worth.
+const LOOK: usize = 16;
+/// Each so manieth choice goes to an exit that has not served yet.
+const TRICKLE: u32 = 8;
+/// Places of exits in the lines of all origins together; four bytes each.
+const ENTRIES_MAX: usize = 4_000_000;
+/// Pairs of exit and origin with a history, before origins are forgotten; about 200 bytes each.
+const PAIRS_MAX: usize = 100_000;
+/// Accounts of one origin that keep to an exit.
+const ACCOUNTS_MAX: usize = 10_000;

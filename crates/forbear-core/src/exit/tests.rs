@@ -1,0 +1,361 @@
+//! Exits: choice, health, blame. The numbers of the policies are shown in `tests/exit_policies.rs`.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    hint::Kind,
+    outcome::{ExitFault, Outcome, Processed, Refusal},
+};
+
+const A: &str = "https://a:443";
+const B: &str = "https://b:443";
+const MS: Duration = Duration::from_millis(1);
+
+fn pool(count: usize) -> Exits {
+    Exits::new(ExitPolicy::default(), vec![Traits::default(); count], 1)
+}
+
+fn start() -> Timestamp {
+    Timestamp::from_secs(1_795_957_200)
+}
+
+fn fault(fault: ExitFault) -> Outcome {
+    Outcome::Exit { fault, processed: Processed::No }
+}
+
+fn refused() -> Outcome {
+    Outcome::Refused(Refusal { wait: None, from: None, named: None, kind: Kind::RateLimit, may_retry: true })
+}
+
+fn pick(exits: &mut Exits, origin: &str, ask: Ask, now: Timestamp) -> Pick {
+    match exits.choose(origin, ask, now) {
+        Choice::Use(pick) => pick,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn serve(exits: &mut Exits, origin: &str, now: Timestamp) -> ExitId {
+    let pick = pick(exits, origin, Ask::default(), now);
+    let _ = exits.judge(&pick, &Outcome::Success, 0, now, 0.5);
+    pick.exit
+}
+
+#[test]
+fn e2_exits_are_used_in_turn() {
+    let (mut exits, now) = (pool(4), start());
+    let mut used = [0; 4];
+    for _ in 0..400 {
+        used[serve(&mut exits, A, now).0 as usize] += 1;
+    }
+    assert!(used.iter().all(|n| (60..=140).contains(n)), "{used:?}");
+}
+
+#[test]
+fn e2_an_unproven_exit_gets_one_request_at_a_time_and_a_trickle() {
+    let (mut exits, now) = (pool(2), start());
+    let first = pick(&mut exits, A, Ask::default(), now);
+    let second = pick(&mut exits, A, Ask::default(), now);
+    assert_ne!(first.exit, second.exit);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Busy { or: None });
+    let judged = exits.judge(&first, &Outcome::Success, 0, now, 0.0);
+    assert_eq!(judged.freed, [A.into()], "who found it busy may ask again");
+    // The second one never answers: the first one has everything meanwhile.
+    for _ in 0..100 {
+        assert_eq!(serve(&mut exits, A, now), first.exit);
+    }
+    let _ = exits.judge(&second, &fault(ExitFault::Broken), 0, now, 0.0);
+    let later = now.plus(Duration::from_secs(2));
+    let tries = (0..80).filter(|_| serve(&mut exits, B, later) == second.exit).count();
+    assert!(tries > 0, "it is tried again");
+}
+
+#[test]
+fn e2_who_succeeds_more_and_costs_less_goes_first() {
+    let priced = |price| Traits { price_per_request: price, ..Traits::default() };
+    let mut exits = Exits::new(ExitPolicy::default(), [priced(3.0), priced(1.0), priced(2.0)], 1);
+    let now = start();
+    for _ in 0..60 {
+        serve(&mut exits, A, now);
+    }
+    let used = (0..100).filter(|_| serve(&mut exits, A, now) == ExitId(1)).count();
+    assert_eq!(used, 100, "the cheapest while it is free");
+    // It begins to fail at this origin: its successes get dearer and rarer.
+    for _ in 0..60 {
+        let pick = pick(&mut exits, A, Ask { keep: Some(ExitId(1)), ..Ask::default() }, now);
+        let outcome = Outcome::Fault { processed: Processed::Unknown, passing: true };
+        let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
+    }
+    assert_ne!(serve(&mut exits, A, now), ExitId(1));
+    assert_eq!(serve(&mut exits, B, now), ExitId(1), "E1: elsewhere it is as good as ever");
+}
+
+#[test]
+fn e2_an_item_keeps_or_changes_its_exit() {
+    let (mut exits, now) = (pool(5), start());
+    for _ in 0..50 {
+        serve(&mut exits, A, now);
+    }
+    for n in 0..5 {
+        let keep = Ask { keep: Some(ExitId(n)), ..Ask::default() };
+        let kept = pick(&mut exits, A, keep, now);
+        assert_eq!(kept.exit, ExitId(n));
+        let not = pick(&mut exits, A, Ask { not: Some(ExitId(n)), ..Ask::default() }, now);
+        assert_ne!(not.exit, ExitId(n));
+        let _ = exits.judge(&kept, &Outcome::Success, 0, now, 0.0);
+        let _ = exits.judge(&not, &Outcome::Success, 0, now, 0.0);
+    }
+}
+
+#[test]
+fn e2_an_account_keeps_to_its_exit() {
+    let policy = ExitPolicy { sticky: Sticky::Account, ..ExitPolicy::default() };
+    let (mut exits, now) = (Exits::new(policy, vec![Traits::default(); 6], 1), start());
+    for _ in 0..50 {
+        serve(&mut exits, A, now);
+    }
+    let ask = |account| Ask { account: Some(account), ..Ask::default() };
+    let mut homes = Vec::new();
+    for account in 0..3 {
+        let home = pick(&mut exits, A, ask(account), now);
+        for _ in 0..20 {
+            let again = pick(&mut exits, A, ask(account), now);
+            assert_eq!(again.exit, home.exit, "account {account}");
+            let _ = exits.judge(&again, &Outcome::Success, 0, now, 0.0);
+            serve(&mut exits, A, now);
+        }
+        homes.push(home);
+    }
+    let _ = exits.judge(&homes[0], &fault(ExitFault::Broken), 0, now, 0.0);
+    assert_ne!(pick(&mut exits, A, ask(0), now).exit, homes[0].exit, "a broken exit keeps nobody");
+}
+
+#[test]
+fn e1_a_failing_exit_is_tried_rarely_and_comes_back() {
+    let (mut exits, mut now) = (pool(10), start());
+    let mut sent = 0;
+    for n in 0..20_000u32 {
+        now = now.plus(MS);
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let dead = pick.exit == ExitId(3);
+        sent += usize::from(dead && n > 100);
+        let outcome = if dead { fault(ExitFault::Broken) } else { Outcome::Success };
+        let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
+    }
+    assert!((1..=10).contains(&sent), "{sent} of 20000");
+    assert_eq!(exits.state(ExitId(3)), "failing");
+    let mut served = 0;
+    // It is tried at once when its time has come, and has its full share when its failures are too old to count.
+    for _ in 0..60_000u32 {
+        now = now.plus(4 * MS);
+        served += u32::from(serve(&mut exits, A, now) == ExitId(3));
+    }
+    assert!(served > 1_000, "{served}");
+    assert_eq!(exits.state(ExitId(3)), "ok");
+}
+
+#[test]
+fn e1_what_was_in_flight_through_a_dying_exit_is_one_failure() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let picks: Vec<Pick> = (0..20).map(|_| pick(&mut exits, A, Ask::default(), now)).collect();
+    let later = now.plus(MS);
+    let mut untils = Vec::new();
+    for pick in &picks {
+        match exits.judge(pick, &fault(ExitFault::Broken), 0, later, 0.0).change {
+            ExitChange::Failed { until } => untils.push(until),
+            ExitChange::None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(untils, [later.plus(Duration::from_secs(1))]);
+}
+
+#[test]
+fn e5_an_exit_that_turns_us_away_is_out_and_the_last_one_ends_it() {
+    let (mut exits, now) = (pool(2), start());
+    assert_eq!(exits.usable(), Usable::Yes);
+    for left in [1, 0] {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let judged = exits.judge(&pick, &fault(ExitFault::Rejected), 0, now, 0.0);
+        assert_eq!(judged.change, ExitChange::Out);
+        assert_eq!(exits.usable(), if left > 0 { Usable::Yes } else { Usable::Out });
+    }
+    assert_eq!(exits.choose(A, Ask::default(), now.plus(Duration::from_secs(9_000))), Choice::None);
+    assert_eq!(exits.choose(B, Ask::default(), now), Choice::None);
+}
+
+#[test]
+fn e5_exits_that_all_fail_are_waited_for() {
+    let (mut exits, now) = (pool(2), start());
+    for _ in 0..2 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let _ = exits.judge(&pick, &fault(ExitFault::Silent), 0, now, 0.0);
+    }
+    let next = now.plus(Duration::from_secs(1));
+    assert_eq!(exits.usable(), Usable::Failing { since: now, next });
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until: next });
+    serve(&mut exits, A, next);
+    assert_eq!(exits.usable(), Usable::Yes);
+}
+
+#[test]
+fn v1_no_way_is_the_exits_until_three_different_ones_say_so() {
+    let (mut exits, now) = (pool(5), start());
+    for _ in 0..40 {
+        serve(&mut exits, A, now);
+    }
+    for n in 1..=6u64 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let judged = exits.judge(&pick, &fault(ExitFault::NoWay), 0, now, 0.0);
+        let is_origins = matches!(judged.outcome, Outcome::Fault { passing: true, .. });
+        assert_eq!(is_origins, n >= 3, "the {n}th");
+        assert_eq!(
+            serve(&mut exits, B, now),
+            serve_same(&mut exits, B, now),
+            "others work by the same exits"
+        );
+    }
+    serve(&mut exits, A, now);
+    let pick = pick(&mut exits, A, Ask::default(), now);
+    let judged = exits.judge(&pick, &fault(ExitFault::NoWay), 0, now, 0.0);
+    assert_eq!(judged.outcome, fault(ExitFault::NoWay), "one success, and the count begins anew");
+}
+
+/// All exits stand ready at this origin: one of five, whichever.
+fn serve_same(exits: &mut Exits, origin: &str, now: Timestamp) -> ExitId {
+    let mut last = ExitId(0);
+    for _ in 0..5 {
+        last = serve(exits, origin, now);
+    }
+    last
+}
+
+#[test]
+fn v1_of_two_exits_both_are_enough() {
+    let (mut exits, now) = (pool(2), start());
+    let mut blames = Vec::new();
+    for _ in 0..3 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let judged = exits.judge(&pick, &fault(ExitFault::NoWay), 0, now, 0.0);
+        blames.push(matches!(judged.outcome, Outcome::Fault { .. }));
+    }
+    assert_eq!(blames, [false, true, true]);
+}
+
+#[test]
+fn s5_a_second_exit_refused_meanwhile_shows_that_it_is_not_the_exits() {
+    let (mut exits, now) = (pool(3), start());
+    let first = pick(&mut exits, A, Ask::default(), now);
+    let second = pick(&mut exits, A, Ask::default(), now);
+    let third = pick(&mut exits, A, Ask::default(), now);
+    assert!(!exits.judge(&first, &refused(), 0, now, 0.0).through.refused_elsewhere);
+    exits.rests(&first, now.plus(Duration::from_secs(5)));
+    let (soon, late) = (now.plus(Duration::from_secs(4)), now.plus(Duration::from_secs(5)));
+    assert!(exits.judge(&second, &refused(), 0, soon, 0.0).through.refused_elsewhere);
+    assert!(
+        !exits.judge(&third, &refused(), 0, late, 0.0).through.refused_elsewhere,
+        "the first rests no more"
+    );
+}
+
+#[test]
+fn e4_a_session_ends_when_its_exit_is_left_and_never_comes_back() {
+    let (mut exits, now) = (pool(1), start());
+    let mut seen = Vec::new();
+    for outcome in
+        [Outcome::Success, Outcome::Success, Outcome::Blocked { challenge: false }, Outcome::Success]
+    {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        seen.push(pick.session);
+        let judged = exits.judge(&pick, &outcome, 0, now, 0.0);
+        assert_eq!(judged.left, matches!(outcome, Outcome::Blocked { .. }));
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[1], seen[2]);
+    assert_ne!(seen[2], seen[3]);
+    assert_ne!(pick(&mut exits, B, Ask::default(), now).session, seen[3], "another origin, another session");
+    let off = ExitPolicy { sticky: Sticky::Off, ..ExitPolicy::default() };
+    let mut exits = Exits::new(off, [Traits::default()], 1);
+    serve(&mut exits, A, now);
+    let (one, two) = (pick(&mut exits, A, Ask::default(), now), pick(&mut exits, A, Ask::default(), now));
+    assert_ne!(one.session, two.session, "a fresh one each time");
+}
+
+#[test]
+fn e4_a_gateway_is_not_judged_as_one_address() {
+    let gateway = Traits { gateway: true, ..Traits::default() };
+    let (mut exits, now) = (Exits::new(ExitPolicy::default(), [gateway], 1), start());
+    for n in 0..50 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let judged = exits.judge(&pick, &refused(), 0, now, 0.0);
+        assert_eq!(judged.through.heat, 0.0);
+        assert_eq!(judged.through.refused_elsewhere, n > 0, "two addresses of it are two");
+        exits.rests(&pick, now.plus(Duration::from_secs(5)));
+    }
+}
+
+#[test]
+fn e2_a_pair_that_waits_is_passed_over() {
+    let (mut exits, now) = (pool(2), start());
+    serve(&mut exits, A, now);
+    serve(&mut exits, A, now);
+    let until = now.plus(Duration::from_millis(200));
+    let first = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.put_off(&first, until);
+    for _ in 0..5 {
+        assert_ne!(serve(&mut exits, A, now), first.exit);
+    }
+    let second = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.put_off(&second, until.plus(MS));
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until });
+    assert_eq!(pick(&mut exits, A, Ask::default(), until).exit, first.exit, "the earliest first");
+}
+
+#[test]
+fn c2_a_full_exit_is_offered_when_a_request_comes_back() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let held = pick(&mut exits, A, Ask::default(), now);
+    let asked = pick(&mut exits, B, Ask::default(), now);
+    assert!(exits.full(&asked).is_empty());
+    assert_eq!(exits.choose(B, Ask::default(), now), Choice::Busy { or: None });
+    let judged = exits.judge(&held, &Outcome::Success, 0, now, 0.0);
+    assert_eq!(judged.freed, [B.into()]);
+    assert_eq!(pick(&mut exits, B, Ask::default(), now).exit, ExitId(0));
+}
+
+#[test]
+fn e2_exits_that_fail_too_often_are_set_aside_but_never_more_than_half() {
+    let (mut exits, mut now) = (pool(10), start());
+    let mut used = [0u32; 10];
+    for n in 0..6_000 {
+        now = now.plus(MS);
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        if n > 1_000 {
+            used[pick.exit.0 as usize] += 1;
+        }
+        // The last seven break three bodies of four.
+        let bad = pick.exit.0 >= 3 && n % 4 != 0;
+        let outcome = if bad {
+            Outcome::Fault { processed: Processed::Unknown, passing: true }
+        } else {
+            Outcome::Success
+        };
+        let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
+    }
+    let aside = used.iter().filter(|n| **n < 50).count();
+    assert!((3..5).contains(&aside), "{used:?}");
+    assert!(used[..3].iter().all(|n| *n > 500), "{used:?}");
+}
+
+#[test]
+fn c4_ten_thousand_exits_at_many_origins_are_bounded() {
+    let (mut exits, mut now) = (pool(10_000), start());
+    for n in 0..1_200u32 {
+        now = now.plus(MS);
+        serve(&mut exits, &format!("https://h{n}:443"), now);
+    }
+    assert!(exits.sites.len() <= 401, "{}", exits.sites.len());
+    assert_eq!(exits.pairs, exits.sites.values().map(|site| site.pairs.len()).sum::<usize>());
+}
