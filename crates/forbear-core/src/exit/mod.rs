@@ -22,6 +22,7 @@
 //! assert_ne!(first.exit, second.exit);
 //! ```
 
+mod answer;
 mod health;
 mod judge;
 mod pool;
@@ -33,6 +34,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 pub use self::{
+    answer::{Answerer, answered_by, of_connect, of_socks_reply},
     health::Health,
     judge::{ExitChange, Judged, Tally},
     pool::{Exits, Usable},
