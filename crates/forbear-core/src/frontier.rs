@@ -215,6 +215,11 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         self.drop_if_done(lane);
     }
 
+    /// Something that was not a request of `scope` has made room in it: the next lane that waits there is asked again.
+    pub fn freed(&mut self, scope: &ScopeKey) {
+        self.unblock_one(scope);
+    }
+
     /// The lane's scope has changed: it is asked again at once.
     pub fn wake(&mut self, lane: K) {
         if let Some(entry) = self.lanes.get_mut(&lane) {

@@ -14,6 +14,7 @@ pub mod frontier;
 pub mod gate;
 pub mod hint;
 pub mod inflight;
+pub mod multiplier;
 pub mod outcome;
 pub mod pace;
 pub mod policy;

@@ -180,6 +180,18 @@ impl Exits {
         freed
     }
 
+    /// The pair's gate has opened: it may be asked at once.
+    pub fn recall(&mut self, pick: &Pick) {
+        if let Some(site) = self.sites.get_mut(&*pick.origin) {
+            site.recall(pick.exit);
+        }
+    }
+
+    /// The exit's own gate has opened: it may be asked at once for every origin.
+    pub fn recall_everywhere(&mut self, exit: ExitId) {
+        self.sites.values_mut().for_each(|site| site.recall(exit));
+    }
+
     /// The request is not sent after all, for a reason that is not its exit's.
     pub fn undo(&mut self, pick: &Pick) -> Vec<Arc<str>> {
         if let Some(site) = self.sites.get_mut(&*pick.origin)
