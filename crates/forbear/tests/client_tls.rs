@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client_kit::{Authority, LONG, Server, fetch, get, headers, post, read_head, reset};
-use forbear::client::{Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target};
+use forbear::client::{
+    Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target, Way,
+};
 use forbear::permit::Permit;
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -96,8 +98,10 @@ async fn v1_a_verdict_on_a_certificate_is_final_and_a_broken_handshake_is_not() 
     })
     .await;
     let limits = Limits::within(Duration::from_millis(150));
-    let fault =
-        client.send(&Permit::unmetered(), Request::get(https(&silent, "/")), &limits).await.unwrap_err();
+    let fault = client
+        .send(&Permit::unmetered(), Request::get(https(&silent, "/")), &Way::Direct, &limits)
+        .await
+        .unwrap_err();
     assert_eq!((fault.kind, fault.at, fault.processed), (FaultKind::TimedOut, Phase::Tls, Processed::No));
 }
 
@@ -177,7 +181,8 @@ async fn many_requests_share_one_http2_connection_and_one_handshake() {
         headers: headers(&[("host", "other.example"), ("connection", "close"), ("x", "y")]),
         ..post(https(&server, "/up"), vec![b'x'; 3_000_000])
     };
-    let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+    let mut response =
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap();
     assert_eq!(response.body.collect(1000).await.unwrap(), "POST https://other.example/up 5 3000000");
 
     let h1_only =
@@ -339,7 +344,10 @@ async fn v2_what_http2_says_about_a_request() {
         .await;
         let client = authority.client();
         let request = post(https(&server, "/"), "x");
-        let fault = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap_err();
+        let fault = client
+            .send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG))
+            .await
+            .unwrap_err();
         assert_eq!((fault.kind, fault.processed), (kind, processed), "{does:?}: {fault:?}");
         assert!(!fault.stale_connection, "{does:?}");
     }
@@ -399,7 +407,7 @@ async fn v2_a_queued_stream_was_not_processed() {
     fetch(&client, https(&server, "/")).await.unwrap();
     let send = async || {
         let request = post(https(&server, "/"), "x");
-        client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap_err()
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap_err()
     };
     let (second, third) = tokio::join!(send(), send());
     assert_eq!((second.kind, second.processed), (FaultKind::Reset, Processed::Unknown));
@@ -433,7 +441,8 @@ async fn v2_a_body_is_not_overtaken_so_the_last_stream_divides_what_was_processe
         let body = if n % 2 == 0 { "x" } else { "" };
         let (client, request) = (client.clone(), post(https(&server, "/"), body));
         asked.spawn(async move {
-            let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await?;
+            let mut response =
+                client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await?;
             response.body.collect(10).await
         });
     }
@@ -505,7 +514,8 @@ async fn the_answer_to_head_has_no_body_whatever_it_says() {
     .await;
     let request = Request { method: Method::HEAD, ..Request::get(https(&server, "/")) };
     let limits = Limits::within(LONG);
-    let mut response = authority.client().send(&Permit::unmetered(), request, &limits).await.unwrap();
+    let mut response =
+        authority.client().send(&Permit::unmetered(), request, &Way::Direct, &limits).await.unwrap();
     assert_eq!(response.body.collect(10).await.unwrap(), "");
 }
 
@@ -525,8 +535,10 @@ async fn a_silent_http2_connection_is_not_used_again() {
     let client = authority.client();
     fetch(&client, https(&server, "/")).await.unwrap();
     let limits = Limits::within(Duration::from_millis(150));
-    let fault =
-        client.send(&Permit::unmetered(), Request::get(https(&server, "/")), &limits).await.unwrap_err();
+    let fault = client
+        .send(&Permit::unmetered(), Request::get(https(&server, "/")), &Way::Direct, &limits)
+        .await
+        .unwrap_err();
     assert_eq!(
         (fault.kind, fault.at, fault.processed),
         (FaultKind::TimedOut, Phase::Head, Processed::Unknown)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forbear::client::{Client, ClientOptions, Fault, Limits, Request, Response, Target};
+use forbear::client::{Client, ClientOptions, Fault, Limits, Request, Response, Target, Way};
 use forbear::permit::Permit;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -103,7 +103,12 @@ pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<S
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) async fn get(client: &Client, target: Target) -> Result<Response, Fault> {
-    client.send(&Permit::unmetered(), Request::get(target), &Limits::within(LONG)).await
+    by(client, &Way::Direct, target).await
+}
+
+/// The same by a way of its own.
+pub(crate) async fn by(client: &Client, way: &Way, target: Target) -> Result<Response, Fault> {
+    client.send(&Permit::unmetered(), Request::get(target), way, &Limits::within(LONG)).await
 }
 
 /// The whole body, or the fault on the way to it.
