@@ -11,7 +11,7 @@ use forbear_core::{
 };
 
 use super::{
-    Group, HostPattern, HostSettings,
+    ExitSettings, Group, HostPattern, HostSettings,
     host::{group_of, merge},
     show_duration,
 };
@@ -82,6 +82,8 @@ pub struct Settings {
     pub secrets: SecretNames,
     /// When a scope trips, and for how long (X1).
     pub circuit: CircuitPolicy,
+    /// The ways out. Default: directly.
+    pub exits: ExitSettings,
 }
 
 /// Why settings, each possible alone, do not go together.
@@ -103,6 +105,9 @@ pub enum SettingsError {
     /// A time that must last.
     #[error("{0} must be longer than nothing")]
     ZeroTime(&'static str),
+    /// Not a share.
+    #[error("exits.min_success is the share of requests that succeed, from 0 to 1")]
+    MinSuccess,
     /// A request must count somewhere.
     #[error("scope must name at least one combination, such as `origin`")]
     NoScope,
@@ -199,7 +204,8 @@ impl Settings {
             backoff: self.backoff,
             jitter: self.jitter,
             pad: self.pad,
-            ..ItemPolicy::default()
+            blocked_retries: self.exits.blocked_retries,
+            exit_wait: self.exits.fault_wait,
         }
     }
 }
@@ -240,6 +246,7 @@ impl Default for Settings {
             groups: Vec::new(),
             secrets: SecretNames::default(),
             circuit: scope.circuit,
+            exits: ExitSettings::default(),
         }
     }
 }
