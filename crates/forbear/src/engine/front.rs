@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use forbear_core::{frontier::Frontier, scope::ScopeKey, time::Timestamp};
+use forbear_core::{
+    exit::ExitId, frontier::Frontier, multiplier::RetryMultiplier, scope::ScopeKey, time::Timestamp,
+};
 use forbear_store::queue::{Counters, Item, LaneId};
 
 use super::route::Route;
@@ -25,6 +27,12 @@ pub(super) struct Work {
     pub(super) refused_at: Option<Timestamp>,
     /// Requests sent for it in this run.
     pub(super) tries: u32,
+    /// The exit by which a redirect came, which goes on by it.
+    pub(super) keep: Option<ExitId>,
+    /// The exit that failed it last.
+    pub(super) not: Option<ExitId>,
+    /// Exits that were told that it is unwanted.
+    pub(super) blocked: u32,
 }
 
 impl Work {
@@ -69,9 +77,17 @@ pub(super) struct Front {
     pub(super) idle: usize,
     /// Items in the hands of workers.
     pub(super) busy: usize,
+    /// Requests for each item that ends, and what they leave of the run's concurrency (V3).
+    pub(super) multiplier: RetryMultiplier,
 }
 
 impl Front {
+    /// Whether another item may be taken in hand, of a run with so many workers (V3).
+    pub(super) fn may_take(&self, workers: u32) -> bool {
+        let share = self.multiplier.share();
+        share >= 1.0 || (self.busy as f64) < (f64::from(workers) * share).max(1.0)
+    }
+
     pub(super) fn route(&self, lane: LaneKey) -> Option<Arc<Route>> {
         self.routes.get(&lane).cloned()
     }
@@ -137,8 +153,14 @@ impl Front {
     }
 
     /// When the first lane that was put aside is due.
-    pub(super) fn first_asleep(&self) -> Option<Timestamp> {
+    fn first_asleep(&self) -> Option<Timestamp> {
         self.asleep.values().min().copied()
+    }
+
+    /// When the next lane is due, at hand or put aside; none where nothing is due by itself.
+    pub(super) fn next_timer(&mut self) -> Option<Timestamp> {
+        let timers = self.frontier.next_timer().into_iter().chain(self.first_asleep());
+        timers.filter(|at| *at != Timestamp::MAX).min()
     }
 
     /// A scope has opened, or may be probed by another: its lanes are asked again.
@@ -149,6 +171,14 @@ impl Front {
             if touched(route) {
                 self.frontier.wake(*lane);
             }
+        }
+    }
+
+    /// Something that concerns lanes of all origins has changed.
+    pub(super) fn wake_all(&mut self) {
+        self.changes += 1;
+        for lane in self.routes.keys() {
+            self.frontier.wake(*lane);
         }
     }
 
@@ -177,12 +207,16 @@ mod tests {
     use super::*;
     use crate::{
         config::Settings,
-        engine::route::{LaneParts, Routes},
+        engine::{
+            exits::Pools,
+            route::{LaneParts, Routes},
+        },
     };
 
     #[test]
     fn j3_hosts_that_redirects_lead_to_are_forgotten() {
-        let (mut front, routes) = (Front::default(), Routes::new(Arc::new(Settings::default())));
+        let (mut front, routes) =
+            (Front::default(), Routes::new(Arc::new(Settings::default()), Pools::Direct));
         for n in 0..10_000 {
             let origin = format!("http://h{n}");
             let parts = LaneParts { origin: &origin, account: None, endpoint: None };

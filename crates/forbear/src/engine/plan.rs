@@ -8,7 +8,10 @@ use std::{
 
 use forbear_core::{pace::Rates, scope::ScopeKey};
 
-use super::route::{LaneParts, Routes, host_and_port};
+use super::{
+    exits::Pools,
+    route::{LaneParts, Routes, host_and_port},
+};
 use crate::{
     config::Settings,
     input::{ImportError, Line, Source, scan},
@@ -49,7 +52,7 @@ pub struct PlannedHost {
 /// When the input cannot be read.
 pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     let settings = Arc::new(settings.clone());
-    let routes = Routes::new(settings.clone());
+    let routes = Routes::new(settings.clone(), Pools::Direct);
     let accounts = Accounts::new([0; 32], &settings.secrets);
     let mut lanes: BTreeMap<String, u64> = BTreeMap::new();
     let (mut items, mut bad) = (0u64, 0u64);

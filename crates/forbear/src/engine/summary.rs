@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering, time::Duration};
 use forbear_core::time::Timestamp;
 use forbear_store::queue::Counts;
 
-use super::Shared;
+use super::{ExitRow, Shared};
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,6 +18,8 @@ pub enum End {
     Stalled,
     /// What is left waits for the next run, or for new credentials.
     NothingDue,
+    /// No exit can be used, and work is left (E5).
+    NoExit,
     /// It was asked to stop.
     Interrupted,
     /// It cannot go on.
@@ -82,6 +84,10 @@ pub struct Summary {
     pub elapsed: Duration,
     /// A row for each origin, the busiest first.
     pub hosts: Vec<HostRow>,
+    /// A row for each exit, in the order of the list.
+    pub exits: Vec<ExitRow>,
+    /// Work is left, and no exit could be used at the end (E5).
+    pub no_exit: bool,
 }
 
 impl Summary {
@@ -123,5 +129,7 @@ pub(super) fn of<G>(
     resume_at: Option<Timestamp>,
     elapsed: Duration,
 ) -> Summary {
-    Summary { counts, end, broken, resume_at, elapsed, hosts: rows(shared) }
+    let no_exit = counts.open() > 0 && shared.routes.pools().unusable().is_some();
+    let exits = shared.routes.pools().iter().flat_map(|pool| pool.rows()).collect();
+    Summary { counts, end, broken, resume_at, elapsed, hosts: rows(shared), exits, no_exit }
 }
