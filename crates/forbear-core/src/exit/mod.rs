@@ -111,7 +111,8 @@ pub enum Sticky {
 /// What a request wants of its exit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Ask {
-    /// This one if it is usable: the request goes on with something that was begun there, as a redirect.
+    /// This one if it is usable: the request goes on with something that was begun there, as a redirect. Under
+    /// [`Rotate::Never`] it waits for this one.
     pub keep: Option<ExitId>,
     /// Rather not this one: it was tried already.
     pub not: Option<ExitId>,

@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use super::{
-    Ask, Choice, ExitId, ExitPolicy, Pick, Sticky, Traits,
+    Ask, Choice, ExitId, ExitPolicy, Pick, Rotate, Sticky, Traits,
     site::{Pair, Site},
 };
 use crate::time::Timestamp;
@@ -90,6 +90,24 @@ impl Exits {
         let Some(site) = sites.get_mut(origin) else { return Choice::None };
         site.expire(now);
         (site.used_at, site.turns) = (now, site.turns.wrapping_add(1));
+        if policy.rotate == Rotate::Never
+            && let Some(own) = ask.keep
+        {
+            let exit = &mut exits[own.0 as usize];
+            // It waits for its own, unless that is broken, or does not serve this origin any more.
+            if !exit.out && exit.fails == 0 {
+                if let Some((until, _)) = site.waiting.iter().find(|(_, id)| *id == own) {
+                    return Choice::Wait { until: *until };
+                }
+                if site.full.contains(&own) {
+                    exit.is_wanted_by(&site.origin);
+                    return Choice::Busy { or: None };
+                }
+                if site.ready.contains(&own) {
+                    return Choice::Use(self.take(origin, own, ask, now));
+                }
+            }
+        }
         let keep = ask.keep.or_else(|| ask.account.and_then(|account| site.accounts.get(&account).copied()));
         let mut best: Option<(Rank, ExitId)> = None;
         let (mut at, mut looked, mut busy) = (0, 0, false);

@@ -359,3 +359,25 @@ fn c4_ten_thousand_exits_at_many_origins_are_bounded() {
     assert!(exits.sites.len() <= 401, "{}", exits.sites.len());
     assert_eq!(exits.pairs, exits.sites.values().map(|site| site.pairs.len()).sum::<usize>());
 }
+
+#[test]
+fn e2_without_rotation_an_item_waits_for_its_own_exit_unless_that_is_broken() {
+    let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
+    let (mut exits, now) = (Exits::new(policy, vec![Traits::default(); 3], 1), start());
+    for _ in 0..10 {
+        serve(&mut exits, A, now);
+    }
+    let own = Ask { keep: Some(ExitId(1)), ..Ask::default() };
+    let first = pick(&mut exits, A, own, now);
+    assert_eq!(first.exit, ExitId(1));
+    let judged = exits.judge(&first, &refused(), 0, now, 0.0);
+    assert!(!judged.others);
+    let until = now.plus(Duration::from_secs(7));
+    exits.rests(&first, until);
+    assert_eq!(exits.choose(A, own, now), Choice::Wait { until });
+    assert_ne!(serve(&mut exits, A, now), ExitId(1), "whoever has none takes another");
+    let again = pick(&mut exits, A, own, until);
+    assert_eq!(again.exit, ExitId(1));
+    let _ = exits.judge(&again, &fault(ExitFault::Broken), 0, until, 0.0);
+    assert_ne!(pick(&mut exits, A, own, until).exit, ExitId(1));
+}

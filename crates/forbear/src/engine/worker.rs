@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use forbear_core::{
     attempt::{Finding, News},
-    exit::ExitChange,
+    exit::{ExitChange, Rotate},
     gate::{Cause, Change, Gate, Snapshot},
     hint::Reading,
     outcome::Outcome,
@@ -125,7 +125,11 @@ impl<G: GateStore> Shared<G> {
         if let Some(judged) = judged {
             let rotates = judged.others;
             self.call(judged.freed);
-            work.not = out.as_ref().filter(|_| rotates).map(|out| out.pick.exit);
+            let exit = out.as_ref().map(|out| out.pick.exit);
+            work.not = exit.filter(|_| rotates);
+            if self.settings.exits.rotate == Rotate::Never {
+                work.keep = exit;
+            }
         }
         // The slot is free: whoever waits for it may have it, while this result is being written.
         let history = history(&work, attempt.stopped.is_some(), way);
