@@ -178,6 +178,12 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         }
     }
 
+    /// [`Frontier::block`], but not beyond `until`: then it is asked in any case.
+    pub fn block_until(&mut self, lane: K, item: T, scope: &ScopeKey, until: Timestamp) {
+        self.block(lane, item, scope);
+        self.set_timer(lane, until);
+    }
+
     /// Whether the lane's next item was let go for a place in a scope for which other lanes wait as well.
     #[must_use]
     pub fn has_turn(&self, lane: K) -> bool {
@@ -380,6 +386,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
                 && entry.timer == timer.at
             {
                 entry.timer = Timestamp::ZERO;
+                entry.blocked = false; // its entry on the scope's list is passed over
             }
             self.timers.pop();
             self.queue(lane);
@@ -519,6 +526,30 @@ mod tests {
         assert_eq!((lane, frontier.next(t)), (3, None));
         frontier.finished(2, [&origin]);
         assert_eq!(frontier.next(t), Some((3, "item")), "who was asked in vain stays the first");
+    }
+
+    #[test]
+    fn c3_a_lane_blocked_until_a_time_is_asked_then_in_any_case() {
+        let (mut frontier, t, exits) =
+            (Frontier::new(), Timestamp::from_secs(1000), ScopeKey::from_text("exits"));
+        for lane in [1, 2] {
+            frontier.put(lane, "item");
+        }
+        let soon = t.plus(std::time::Duration::from_secs(3));
+        for _ in 0..2 {
+            let (lane, item) = frontier.next(t).unwrap();
+            frontier.block_until(lane, item, &exits, soon.plus(std::time::Duration::from_secs(lane)));
+        }
+        assert_eq!(
+            (frontier.next(t), frontier.next_timer()),
+            (None, Some(soon.plus(std::time::Duration::from_secs(1))))
+        );
+        frontier.freed(&exits);
+        assert_eq!(frontier.next(t), Some((1, "item")), "called before its time");
+        frontier.pass_turn(1);
+        let (lane, item) = frontier.next(t).unwrap();
+        frontier.block_until(lane, item, &exits, soon);
+        assert_eq!(frontier.next(soon), Some((2, "item")), "nobody called, and its time has come");
     }
 
     #[test]

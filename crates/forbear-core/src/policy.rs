@@ -52,6 +52,17 @@ impl Default for ScopePolicy {
     }
 }
 
+impl ScopePolicy {
+    /// The same for a scope with no bound of its own, which lies beside the one that this is meant for. It opens as wide as
+    /// it may, since others are paced below it. What an exit itself answers teaches no pace: its limits are told, or
+    /// nobody's business.
+    #[must_use]
+    pub fn beside(self, role: Role) -> ScopePolicy {
+        let (concurrency_start, learn) = (self.concurrency_max, self.learn && role != Role::Exit);
+        ScopePolicy { concurrency_start, learn, ..self }
+    }
+}
+
 /// What is added to a told time before anything is sent: servers round, and clocks differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pad {

@@ -278,6 +278,25 @@ impl ScopePlan {
     }
 }
 
+/// Which of a request's scopes an origin's own rate and concurrency are meant for: what the plan counts at the origin,
+/// whoever asks. For a plan that counts by exit that is each exit.
+///
+/// ```
+/// use forbear_core::scope::{Combination, Parts, ScopePlan, origins_own};
+/// let parts = Parts { origin: "http://a:80", exit: Some("http://p:1"), ..Parts::default() };
+/// let scopes = ScopePlan::new(vec![Combination::ORIGIN_EXIT]).scopes(&parts);
+/// let own = origins_own(&scopes).unwrap();
+/// assert_eq!(scopes[own].key.as_str(), "http://a:80 exit=http://p:1");
+/// ```
+#[must_use]
+pub fn origins_own(scopes: &[Scope]) -> Option<usize> {
+    let find = |wanted: &dyn Fn(&Combination) -> bool| {
+        scopes.iter().position(|s| s.role == Role::Planned && s.by.as_ref().is_some_and(wanted))
+    };
+    let plain = |by: &Combination| !by.account && !by.endpoint && !by.group;
+    find(&|by| plain(by) && by.origin && !by.exit).or_else(|| find(&|by| plain(by)))
+}
+
 /// What is known about whom a refusal concerns.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Blame {

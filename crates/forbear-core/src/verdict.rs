@@ -81,6 +81,23 @@ pub enum Verdict {
     Unknown,
 }
 
+impl Verdict {
+    /// Whether the attempt with this outcome counts towards [`ItemPolicy::max_attempts`]: faults do, and the last answer.
+    /// Refusals and faults of exits do not (V1).
+    #[must_use]
+    pub fn counts(&self, outcome: &Outcome) -> bool {
+        match self {
+            Verdict::Retry { after } => !after.is_zero(), // at once: nobody had looked at it
+            Verdict::Park { .. } => !matches!(outcome, Outcome::Refused(_)),
+            Verdict::Done | Verdict::Fail(_) | Verdict::Unknown => true,
+            Verdict::Elsewhere { .. }
+            | Verdict::Hold { .. }
+            | Verdict::ParkForNextRun
+            | Verdict::ParkForCredentials => false,
+        }
+    }
+}
+
 /// Why an item failed for good.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailReason {
@@ -114,6 +131,41 @@ impl FailReason {
 }
 
 /// Decides. `retry_granted` is the scope's budget for retries after faults (V3), `roll` in `[0, 1)` is for jitter.
+///
+/// A pure function: the outcome, the state of the exit and the number of the attempt go in; whether to try again, after how
+/// long, and whether by another exit come out.
+///
+/// ```
+/// use std::time::Duration;
+/// use forbear_core::{
+///     backoff::{Backoff, Jitter},
+///     exit::Health,
+///     hint::Kind,
+///     outcome::{Outcome, Refusal},
+///     policy::ItemPolicy,
+///     time::Timestamp,
+///     verdict::{History, Verdict, Way, verdict},
+/// };
+///
+/// // An exit that was refused in six of its last ten answers at this origin.
+/// let (mut health, now) = (Health::default(), Timestamp::from_secs(1_000));
+/// (0..4).for_each(|_| health.succeeded(now));
+/// (0..6).for_each(|_| health.refused(now));
+///
+/// let refused =
+///     Outcome::Refused(Refusal { wait: None, from: None, named: None, kind: Kind::RateLimit, may_retry: true });
+/// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), Jitter::Half)?;
+/// let policy = ItemPolicy { backoff, ..ItemPolicy::default() };
+/// let history = History {
+///     tries: 2, // the third request for this item
+///     way: Way::Exit { heat: health.heat(now), others_free: true, blocked_before: 0 },
+///     ..History::default()
+/// };
+/// // 2^2 s, and 30 s times the heat; chance adds up to half of that.
+/// let next = verdict(&refused, &history, &policy, true, 0.0);
+/// assert_eq!(next, Verdict::Elsewhere { after: Duration::from_secs(4 + 18) });
+/// # Ok::<(), forbear_core::backoff::BackoffError>(())
+/// ```
 pub fn verdict(
     outcome: &Outcome,
     history: &History,
@@ -211,7 +263,12 @@ const LONGEST_SPREAD: Duration = Duration::from_secs(7 * 86_400);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hint::WaitSource;
+    use crate::{
+        backoff::{Backoff, Jitter},
+        exit::Health,
+        hint::WaitSource,
+        time::Timestamp,
+    };
 
     const S: Duration = Duration::from_secs(1);
 
@@ -304,6 +361,88 @@ mod tests {
             (refusal(None, Kind::RateLimit, false), Verdict::Fail(FailReason::ToldNotTo)),
         ] {
             assert_eq!(decide(&outcome, get), expected, "{outcome:?}");
+        }
+    }
+
+    /// The formulas of the policy `exit-state`, with `attempt` as the number of earlier tries.
+    #[test]
+    fn exit_state_verdicts_are_those_of_the_policy() {
+        let policy = ItemPolicy {
+            backoff: Backoff::new(S, 60 * S, Jitter::Half).unwrap(),
+            blocked_retries: 4,
+            exit_wait: S / 2,
+            ..ItemPolicy::default()
+        };
+        let now = Timestamp::from_secs(1_000);
+        let heat = |refused: u32| {
+            let mut health = Health::default();
+            (0..10 - refused).for_each(|_| health.succeeded(now));
+            (0..refused).for_each(|_| health.refused(now));
+            health.heat(now)
+        };
+        let decide = |outcome: &Outcome, attempt: u32, heat: f64, roll: f64| {
+            let way = Way::Exit { heat, others_free: true, blocked_before: attempt };
+            let history =
+                History { refusals: attempt, tries: attempt, idempotent: true, way, ..History::default() };
+            verdict(outcome, &history, &policy, true, roll)
+        };
+        let elsewhere = |s: f64| Verdict::Elsewhere { after: Duration::from_secs_f64(s) };
+        let broken = Outcome::Exit { fault: ExitFault::Broken, processed: Processed::No };
+        let rejects_us = Outcome::Exit { fault: ExitFault::Rejected, processed: Processed::No };
+        let blocked = Outcome::Blocked { challenge: false };
+        let limited = refusal(None, Kind::RateLimit, true);
+        for (outcome, attempt, hot, roll, expected) in [
+            // Rate limited: 2^attempt + 30 x heat, and up to half of it.
+            (limited, 0, 0, 0.0, elsewhere(1.0)),
+            (limited, 3, 0, 0.0, elsewhere(8.0)),
+            (limited, 0, 6, 0.0, elsewhere(1.0 + 18.0)),
+            (limited, 2, 6, 0.5, elsewhere((4.0 + 18.0) * 1.25)),
+            (limited, 2, 10, 1.0, elsewhere((4.0 + 30.0) * 1.5)),
+            (refusal(Some(900), Kind::RateLimit, true), 1, 0, 0.0, elsewhere(2.0)), // it binds the exit that was told
+            (limited, 4, 0, 0.0, Verdict::ParkForNextRun),                          // the fifth request was the last
+            // Blocked: another exit at once; its pair rests for 300 to 360 s, which is the gate's business.
+            (blocked, 0, 0, 0.9, elsewhere(0.0)),
+            (blocked, 3, 10, 0.0, elsewhere(0.0)),
+            (blocked, 4, 0, 0.0, Verdict::Fail(FailReason::Blocked)),
+            // Proxy error: 0.5 x (attempt + 1) + uniform(0, 1), whatever the heat.
+            (broken, 0, 0, 0.0, elsewhere(0.5)),
+            (broken, 3, 10, 0.0, elsewhere(2.0)),
+            (broken, 1, 0, 0.75, elsewhere(1.75)),
+            (broken, 9, 0, 0.0, elsewhere(5.0)), // no attempt is lost, so no attempt is the last (V1)
+            (rejects_us, 0, 0, 0.9, elsewhere(0.0)),
+            // Fatal: never.
+            (Outcome::Unauthorised, 0, 0, 0.0, Verdict::Fail(FailReason::Unauthorised)),
+            (Outcome::Rejected, 0, 0, 0.0, Verdict::Fail(FailReason::Answer)),
+            (
+                Outcome::Fault { processed: Processed::No, passing: false },
+                0,
+                0,
+                0.0,
+                Verdict::Fail(FailReason::Permanent),
+            ),
+            (Outcome::Success, 0, 10, 0.0, Verdict::Done),
+        ] {
+            let found = decide(&outcome, attempt, heat(hot), roll);
+            assert_eq!(found, expected, "{outcome:?}, attempt {attempt}, {hot} of 10 refused, roll {roll}");
+        }
+    }
+
+    #[test]
+    fn v1_what_counts_as_an_attempt() {
+        let fault = Outcome::Fault { processed: Processed::No, passing: true };
+        let park = Verdict::Park { wait: S, told: S };
+        for (verdict, outcome, counts) in [
+            (Verdict::Done, Outcome::Success, true),
+            (Verdict::Fail(FailReason::Answer), Outcome::Rejected, true),
+            (Verdict::Retry { after: S }, fault, true),
+            (Verdict::Retry { after: Duration::ZERO }, Outcome::NotTaken, false),
+            (park, fault, true),
+            (park, refusal(Some(99), Kind::RateLimit, true), false),
+            (Verdict::Hold { told: S }, refusal(None, Kind::RateLimit, true), false),
+            (Verdict::Elsewhere { after: S }, Outcome::Blocked { challenge: false }, false),
+            (Verdict::ParkForNextRun, refusal(None, Kind::Quota, false), false),
+        ] {
+            assert_eq!(verdict.counts(&outcome), counts, "{verdict:?} {outcome:?}");
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Health {
     events: [u16; WINDOW],
     next: u8,
     len: u8,
+    /// How many of them are no successes; most exits have none.
+    bad: u8,
     /// In whole seconds: after a while without events the fourteen bits would come round again.
     last_s: u32,
 }
@@ -32,7 +34,7 @@ enum Event {
 
 impl Default for Health {
     fn default() -> Health {
-        Health { events: [0; WINDOW], next: 0, len: 0, last_s: 0 }
+        Health { events: [0; WINDOW], next: 0, len: 0, bad: 0, last_s: 0 }
     }
 }
 
@@ -71,6 +73,9 @@ impl Health {
     /// The share of successes; nothing where nothing happened lately.
     #[must_use]
     pub fn success_rate(&self, now: Timestamp) -> Option<f64> {
+        if self.bad == 0 {
+            return (self.len > 0 && seconds(now).saturating_sub(self.last_s) <= AGE_S).then_some(1.0);
+        }
         let (mut good, mut all) = (0u32, 0u32);
         for event in self.young(now) {
             all += 1;
@@ -87,9 +92,14 @@ impl Health {
 
     fn note(&mut self, event: Event, now: Timestamp) {
         if seconds(now).saturating_sub(self.last_s) > AGE_S {
-            self.len = 0;
+            (self.len, self.bad) = (0, 0);
         }
         self.last_s = seconds(now);
+        if usize::from(self.len) == WINDOW && self.events[usize::from(self.next)] & 3 != Event::Success as u16
+        {
+            self.bad -= 1; // it is overwritten
+        }
+        self.bad += u8::from(event != Event::Success);
         self.events[usize::from(self.next)] = ((seconds(now) as u16) << 2) | event as u16;
         self.next = (self.next + 1) % WINDOW as u8;
         self.len = (self.len + 1).min(WINDOW as u8);

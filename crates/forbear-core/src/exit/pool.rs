@@ -151,8 +151,13 @@ impl Exits {
                 failures: ((1.0 - rate.unwrap_or(1.0)) * 4.0).round() as u8,
                 cost: exit.cost_per_success(),
             };
+            // Nobody can be better than that, unless it is the turn of one that has never served.
+            let perfect = rank == Rank::BEST && !site.turns.is_multiple_of(TRICKLE);
             if best.as_ref().is_none_or(|(known, _)| rank.cmp(known) == Ordering::Less) {
                 best = Some((rank, id));
+            }
+            if perfect {
+                break;
             }
         }
         if let Some((rank, id)) = best {
@@ -348,6 +353,9 @@ struct Rank {
 }
 
 impl Rank {
+    /// Served before, without a failure lately, and for nothing.
+    const BEST: Rank = Rank { tried: false, strange: false, proof: 1, failures: 0, cost: 0.0 };
+
     fn cmp(&self, other: &Rank) -> Ordering {
         let order = |r: &Rank| (r.tried, r.strange, r.proof, r.failures);
         order(self).cmp(&order(other)).then(self.cost.total_cmp(&other.cost))
