@@ -162,6 +162,11 @@ impl Build {
             Err(ListError::NotUtf8 { line }) => {
                 self.problem(Place::File(format!("{name}:{line}").into()), "not UTF-8".to_owned(), None);
             }
+            // Not a path, and not shown: it may hold a password (K1).
+            Err(ListError::Io(_)) if looks_like_exit(path) => {
+                let help = Some("a single exit is given by `--proxy`, or stands in `exits.list`".to_owned());
+                self.problem(place, "expected the name of a file, found an exit".to_owned(), help);
+            }
             Err(error) => self.problem(place, format!("{name}: {error}"), None),
         }
     }
@@ -252,6 +257,11 @@ fn about(entry: &Entry) -> String {
         price(entry.price_per_request, "per request"),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn looks_like_exit(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.contains("://") || text.contains('@') || text.matches(':').count() >= 3
 }
 
 fn exit(text: &str, from: GivenBy) -> Result<Entry, String> {
@@ -396,6 +406,7 @@ mod tests {
             ("[exits]\nsticky = \"on\"", ":2:10: ", "\"off\", \"session\", \"account\""),
             ("[exits]\nlits = [\"a\"]", ":2:1: ", "did you mean `list`?"),
             ("[exits]\nfile = 1", ":2:1: ", "expected a path"),
+            ("[exits]\nfile = \"http://a\"", ":2:1: ", "expected the name of a file"),
             ("[exits]\nfile = \"none.txt\"", ":2:1: ", "none.txt: cannot be read"),
         ] {
             let said = error(text);
@@ -457,6 +468,8 @@ mod tests {
             "[exits]\n\"http://u:S3cr3t@a:1\" = { gateway = true }",
             "[exits]\nlits = [\"http://u:S3cr3t@a\"]",
             "[exits]\nfile = [\"http://u:S3cr3t@a\"]",
+            "[exits]\nfile = \"http://u:S3cr3t@a\"",
+            "[exits]\nfile = \"a:1:u:S3cr3t\"",
             "exits = [\"http://u:S3cr3t@a\"]",
             "exits = { list = [\"http://u:S3cr3t@a\"], fast = 1 }",
             "\"http://u:S3cr3t@a\" = 1",
