@@ -7,48 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client_kit::{Authority, LONG, Server, fetch, get, headers, post, read_head, reset};
+use client_kit::{Authority, LONG, Server, Tls, fetch, get, headers, hello, https, post, reset, tls_server};
 use forbear::client::{
     Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target, Way,
 };
 use forbear::permit::Permit;
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-
-type Tls = TlsStream<TcpStream>;
-
-/// A server behind TLS. What fails to shake hands is dropped.
-async fn tls_server<F>(
-    config: Arc<rustls::ServerConfig>,
-    serve: impl Fn(Tls, usize) -> F + Clone + Send + Sync + 'static,
-) -> Server
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let acceptor = TlsAcceptor::from(config);
-    Server::start(move |stream, number| {
-        let (acceptor, serve) = (acceptor.clone(), serve.clone());
-        async move {
-            if let Ok(stream) = acceptor.accept(stream).await {
-                serve(stream, number).await;
-            }
-        }
-    })
-    .await
-}
-
-fn https(server: &Server, path: &str) -> Target {
-    Target::parse(&format!("https://{}{path}", server.address)).unwrap()
-}
-
-async fn hello(mut stream: Tls, _number: usize) {
-    while read_head(&mut stream).await.is_some() {
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
-    }
-}
 
 #[tokio::test]
 async fn v1_a_verdict_on_a_certificate_is_final_and_a_broken_handshake_is_not() {
