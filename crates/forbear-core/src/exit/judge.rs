@@ -193,11 +193,11 @@ impl Exits {
 
     /// The exit finds no way to the origin. True when enough of them say so.
     fn has_no_way(&mut self, pick: &Pick, now: Timestamp, roll: f64) -> bool {
+        let usable = self.usable_count();
         let Some(site) = self.sites.get_mut(&*pick.origin) else { return false };
         if !site.no_way.contains(&pick.exit) && site.no_way.len() < NO_WAY {
             site.no_way.push(pick.exit);
         }
-        let usable = self.exits.len() - self.out - self.failing;
         if site.no_way.len() >= NO_WAY.min(usable).max(1) {
             // The origin's own: no pair is to blame, and none need wait.
             for exit in site.no_way.clone() {
@@ -269,7 +269,7 @@ impl Exits {
     }
 
     fn watch(&mut self, now: Timestamp) {
-        if self.out + self.failing < self.exits.len() {
+        if self.usable_count() > 0 {
             self.none_since = None;
         } else {
             self.none_since.get_or_insert(now);

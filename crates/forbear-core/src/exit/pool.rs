@@ -242,6 +242,12 @@ impl Exits {
         self.exits.len()
     }
 
+    /// How many of them neither fail nor are out.
+    #[must_use]
+    pub fn usable_count(&self) -> usize {
+        self.exits.len() - self.out - self.failing
+    }
+
     /// Whether there are none: everything goes the direct way.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -143,7 +143,7 @@ fn e1_a_failing_exit_is_tried_rarely_and_comes_back() {
         let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
     }
     assert!((1..=10).contains(&sent), "{sent} of 20000");
-    assert_eq!(exits.state(ExitId(3)), "failing");
+    assert_eq!((exits.state(ExitId(3)), exits.usable_count()), ("failing", 9));
     let mut served = 0;
     // It is tried at once when its time has come, and has its full share when its failures are too old to count.
     for _ in 0..60_000u32 {
@@ -151,7 +151,7 @@ fn e1_a_failing_exit_is_tried_rarely_and_comes_back() {
         served += u32::from(serve(&mut exits, A, now) == ExitId(3));
     }
     assert!(served > 1_000, "{served}");
-    assert_eq!(exits.state(ExitId(3)), "ok");
+    assert_eq!((exits.state(ExitId(3)), exits.usable_count()), ("ok", 10));
 }
 
 #[test]
@@ -179,7 +179,10 @@ fn e5_an_exit_that_turns_us_away_is_out_and_the_last_one_ends_it() {
         let pick = pick(&mut exits, A, Ask::default(), now);
         let judged = exits.judge(&pick, &fault(ExitFault::Rejected), 0, now, 0.0);
         assert_eq!(judged.change, ExitChange::Out);
-        assert_eq!(exits.usable(), if left > 0 { Usable::Yes } else { Usable::Out });
+        assert_eq!(
+            (exits.usable(), exits.usable_count()),
+            (if left > 0 { Usable::Yes } else { Usable::Out }, left)
+        );
     }
     assert_eq!(exits.choose(A, Ask::default(), now.plus(Duration::from_secs(9_000))), Choice::None);
     assert_eq!(exits.choose(B, Ask::default(), now), Choice::None);
