@@ -21,7 +21,11 @@ use super::{
     front::{LaneKey, Work},
     route::Route,
 };
-use crate::permit::{self, Admission, Answer};
+use crate::{
+    client::Way,
+    exit::ExitSecrets,
+    permit::{self, Admission, Answer},
+};
 
 /// What a worker has in its hands.
 pub(super) struct Started<G: GateStore> {
@@ -44,6 +48,14 @@ impl Course {
     /// What the record calls the way.
     pub(super) fn exit_name(&self) -> &str {
         self.out.as_ref().map_or(DIRECT, |out| out.pool.name(out.pick.exit))
+    }
+
+    /// What the exit alone may know.
+    pub(super) fn secrets(&self) -> Option<ExitSecrets> {
+        match &self.out.as_ref()?.session.way {
+            Way::Direct => None,
+            Way::Exit(session) => ExitSecrets::of(session.exit()),
+        }
     }
 }
 

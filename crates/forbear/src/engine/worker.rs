@@ -69,6 +69,14 @@ impl<G: GateStore> Shared<G> {
             self.once.lock().remove(&work.item.lease.seq());
         }
         HostStats::add(&route.stats.bytes, attempt.bytes);
+        // A proxy may repeat what it was told, in a page or a header: nobody is told that (K1).
+        let secrets = course.secrets();
+        let hidden = |text: String| match &secrets {
+            Some(secrets) => secrets.hide(&text).into_owned(),
+            None => text,
+        };
+        attempt.error = attempt.error.map(hidden);
+        let read = reading.as_ref().map(said).map(hidden);
         let roll = fastrand::f64();
         let judged = out.as_ref().map(|out| {
             let judged = out.pool.judge(out, &outcome, attempt.bytes, self.gates.now(), roll);
@@ -114,7 +122,7 @@ impl<G: GateStore> Shared<G> {
                         blocked_before: work.blocked,
                     };
                 }
-                self.tell(&news, kept, &work, &course, reading.as_ref());
+                self.tell(&news, kept, &work, &course, read.as_deref());
                 (news.retry_granted, self.gates.now())
             }
             Err(error) => {
@@ -148,7 +156,7 @@ impl<G: GateStore> Shared<G> {
             return;
         }
         let verdict = verdict(&outcome, &history, &self.routes.item, granted, roll);
-        let said = attempt.error.clone().or_else(|| reading.as_ref().map(said));
+        let said = attempt.error.clone().or(read);
         self.settle(work, &course, attempt, verdict, now, said).await;
     }
 
@@ -310,6 +318,7 @@ impl<G: GateStore> Shared<G> {
         };
         let url = item.request.url.as_str();
         let final_url = work.hop.as_ref().map(|hop| hop.target.as_str());
+        let secrets = course.secrets();
         let mut line = Vec::new();
         Record {
             status: attempt.status,
@@ -329,6 +338,7 @@ impl<G: GateStore> Shared<G> {
             reason: reason.as_deref(),
             started_at: item.counters.started_at,
             finished_at: Some(wall_now()),
+            exit_secrets: secrets.as_ref(),
             ..Record::new(ItemId::of(item.lease.seq(), item.id.as_deref()), url, ending.into())
         }
         .write(&self.redactor, &mut line);
@@ -430,7 +440,7 @@ impl<G: GateStore> Shared<G> {
         kept: Option<(Snapshot, Timestamp)>,
         work: &Work,
         course: &Course,
-        reading: Option<&Reading>,
+        said: Option<&str>,
     ) {
         let Course { route, scopes, out, .. } = course;
         if news.wakes {
@@ -481,7 +491,7 @@ impl<G: GateStore> Shared<G> {
                     wait: (!endless).then_some(wait),
                     until: until.map(record::rfc3339).unwrap_or_default(),
                     waiting,
-                    said: reading.map(said).unwrap_or_default(),
+                    said: said.unwrap_or_default().to_owned(),
                     incident,
                 });
             }
