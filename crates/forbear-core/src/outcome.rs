@@ -45,6 +45,16 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// An exit that cannot be reached, or broke off before the request was on its way.
+    pub const EXIT_BROKEN: Outcome = Outcome::Exit { fault: ExitFault::Broken, processed: Processed::No };
+    /// An exit that does not know us: 407, or a SOCKS login that was turned down.
+    pub const EXIT_REJECTS_US: Outcome =
+        Outcome::Exit { fault: ExitFault::Rejected, processed: Processed::No };
+    /// No answer, or no whole one, to a request that was sent, and the origin's fault as far as anybody can tell.
+    pub const NO_ANSWER: Outcome = Outcome::Fault { processed: Processed::Unknown, passing: true };
+}
+
 /// What a refusal said.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Refusal {
@@ -93,6 +103,25 @@ impl ExitFault {
             ExitFault::Limited { .. } => "exit-limited",
             ExitFault::NoWay => "exit-cannot-reach-origin",
             ExitFault::Forbidden => "exit-forbids-origin",
+        }
+    }
+
+    /// Whether the origin may have acted on a request that the exit answered so in its place (V2).
+    ///
+    /// ```
+    /// use forbear_core::outcome::{ExitFault, Processed};
+    /// assert_eq!(ExitFault::NoWay.processed(), Processed::No);
+    /// assert_eq!(ExitFault::Silent.processed(), Processed::Unknown, "it had passed the request on");
+    /// ```
+    #[must_use]
+    pub fn processed(self) -> Processed {
+        match self {
+            ExitFault::Silent => Processed::Unknown,
+            ExitFault::Broken
+            | ExitFault::Rejected
+            | ExitFault::Limited { .. }
+            | ExitFault::NoWay
+            | ExitFault::Forbidden => Processed::No,
         }
     }
 }

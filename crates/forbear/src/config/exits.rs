@@ -239,6 +239,7 @@ impl Build {
             let origin = match &entry.from {
                 GivenBy::Flag(_) => Origin::Flag("--proxy"),
                 GivenBy::Line(path, line) => Origin::File(path.to_path_buf(), *line),
+                GivenBy::Other => Origin::Default,
             };
             row(format!("{LIST}.\"{}\"", entry.url), about(entry), origin)
         }));

@@ -77,7 +77,7 @@ impl<G: GateStore> Shared<G> {
             attempt.error =
                 Some(format!("{}: status {} of the exit itself", fault.as_str(), response.status.as_u16()));
             response.body.discard(DISCARD_MAX).await;
-            return (attempt, None, Outcome::Exit { fault, processed: Processed::No });
+            return (attempt, None, Outcome::Exit { fault, processed: fault.processed() });
         }
         attempt.status = Some(response.status.as_u16());
         cookies.store(&target, &response.headers);

@@ -45,10 +45,9 @@ use self::{
 };
 pub use self::{
     events::{Event, Events},
-    exits::ExitRow,
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts},
-    summary::{Broken, End, HostRow, Summary},
+    summary::{Broken, End, ExitCount, HostRow, Summary},
 };
 use crate::{
     bodies::{Bodies, BodyDir, BodyError},
@@ -164,6 +163,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Of each origin.
     pub hosts: Vec<HostRow>,
+    /// Of the exits; none without any.
+    pub exits: Option<ExitCount>,
     /// Share of the input that has been read, where its size is known.
     pub input_share: Option<f64>,
 }
@@ -182,6 +183,7 @@ impl Watch {
             held,
             elapsed: self.started.elapsed(),
             hosts: summary::rows(&self.shared),
+            exits: summary::exit_count(&self.shared),
             input_share: self.shared.importer.lock().as_ref().and_then(|importer| {
                 let progress = importer.progress();
                 Some(progress.bytes() as f64 / progress.total_bytes()? as f64)
@@ -345,6 +347,7 @@ impl Run {
             // An error is the job's, and the job says it when it closes.
             let _ = shared.put_back(*work, due);
         }
+        summary::save_exits(&shared);
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
         if end != End::Complete {
@@ -384,6 +387,7 @@ async fn supervise<G: GateStore>(
     deadline: Option<Instant>,
 ) -> End {
     let mut arrivals = shared.job.arrivals();
+    let mut saved = Instant::now();
     loop {
         if stop.is_asked() {
             return End::Interrupted;
@@ -400,6 +404,10 @@ async fn supervise<G: GateStore>(
             return End::Broken;
         }
         shared.say_if_no_exit();
+        if saved.elapsed() >= SAVE_EXITS {
+            summary::save_exits(shared);
+            saved = Instant::now();
+        }
         if let Some(end) = over(shared, deadline) {
             return end;
         }
@@ -602,5 +610,7 @@ impl std::fmt::Debug for Run {
 
 /// How long what is in flight may take once the run is to end.
 const GRACE: Duration = Duration::from_secs(2);
+/// How often what went through the exits is saved: that much of it a kill may cost.
+const SAVE_EXITS: Duration = Duration::from_secs(10);
 /// How often the supervisor looks, if nothing calls it.
 const TICK: Duration = Duration::from_millis(50);

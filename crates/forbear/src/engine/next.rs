@@ -7,7 +7,7 @@ use std::{
 
 use forbear_core::{
     attempt::Ask,
-    exit::{self, Choice},
+    exit::{self, Pick},
     gate::Cause,
     policy::BoundScope,
     scope::ScopeKey,
@@ -17,13 +17,12 @@ use forbear_store::gate::{GateStore, StoreError};
 
 use super::{
     Shared,
-    exits::{Out, waits_for_exits},
+    exits::{Out, Pool, waits_for_exits},
     front::{LaneKey, Work},
     route::Route,
 };
 use crate::{
-    client::Way,
-    exit::ExitSecrets,
+    exit::{Asker, ExitSecrets, Leave as LeaveByExit},
     permit::{self, Admission, Answer},
 };
 
@@ -47,15 +46,22 @@ pub(super) struct Course {
 impl Course {
     /// What the record calls the way.
     pub(super) fn exit_name(&self) -> &str {
-        self.out.as_ref().map_or(DIRECT, |out| out.pool.name(out.pick.exit))
+        self.out.as_ref().map_or(DIRECT, |out| out.pool.members.name(out.pick.exit))
     }
 
-    /// What the exit alone may know.
-    pub(super) fn secrets(&self) -> Option<ExitSecrets> {
-        match &self.out.as_ref()?.session.way {
-            Way::Direct => None,
-            Way::Exit(session) => ExitSecrets::of(session.exit()),
+    /// The text without what only the exit may know (K1).
+    pub(super) fn hide(&self, text: String) -> String {
+        match &self.out {
+            Some(out) => out.hide(text),
+            None => text,
         }
+    }
+
+    /// What the record of an answer must not show (K1). An answer through TLS is the origin's to the last byte: the exit has
+    /// seen nothing of it and added nothing, and what looks like its password is somebody's text.
+    pub(super) fn secrets(&self) -> Option<&ExitSecrets> {
+        let out = self.out.as_ref().filter(|_| !self.route.origin.starts_with("https://"))?;
+        out.session.secrets.as_ref()
     }
 }
 
@@ -72,6 +78,27 @@ enum Leave<G: GateStore> {
     },
     /// Until a request of this scope comes back.
     Full(ScopeKey),
+}
+
+/// A request of a route that goes by one of a pool's exits.
+struct ByExit<'a, G> {
+    shared: &'a Shared<G>,
+    route: &'a Route,
+    pool: &'a Pool,
+}
+
+impl<G: GateStore> Asker for ByExit<'_, G> {
+    async fn scopes(&self, pick: &Pick) -> Arc<[BoundScope]> {
+        let (scopes, fresh) = self.shared.routes.through(self.route, &self.pool.members, pick);
+        if fresh {
+            self.shared.restore(&scopes).await;
+        }
+        scopes
+    }
+
+    fn freed(&self, origins: Vec<Arc<str>>) {
+        self.shared.call(origins);
+    }
 }
 
 /// What a worker finds when it looks for work.
@@ -144,47 +171,22 @@ impl<G: GateStore> Shared<G> {
             });
         };
         let wanted = exit::Ask { keep: work.keep, not: work.not, account: route.account };
-        // Each turn either ends it or puts an exit aside, so it ends when none is left; the bound is for the others' sake.
-        for _ in 0..EXITS_ASKED_MAX {
-            let pick = match pool.choose(&route.origin, wanted, now) {
-                Choice::Use(pick) => pick,
-                Choice::Wait { until } => return Ok(Leave::Wait { until, cause: Cause::Pace }),
-                // Whoever comes back calls; but a time that is near enough needs no call.
-                Choice::Busy { or: Some(or) } if or.since(now) < SOON => {
-                    return Ok(Leave::Wait { until: or, cause: Cause::Pace });
-                }
-                Choice::Busy { .. } => return Ok(Leave::Full(route.waits_for_exits.clone())),
-                Choice::None => return Ok(Leave::Wait { until: Timestamp::MAX, cause: Cause::Pace }),
-            };
-            let (scopes, fresh) = self.routes.through(route, pool, &pick);
-            if fresh {
-                self.restore(&scopes).await;
+        let asker = ByExit { shared: self, route, pool };
+        let leave = pool.members.acquire(&self.gates, &route.origin, (wanted, ask), now, &asker).await?;
+        Ok(match leave {
+            LeaveByExit::Go(admission, scopes, pick) => {
+                let session = pool.session(&pick);
+                Leave::Go(admission, scopes, Some(Out { pool: pool.clone(), pick, session }))
             }
-            let by_exit = |scope: usize| scopes[scope].by.is_some_and(|by| by.exit);
-            match permit::acquire(&self.gates, &scopes, ask).await {
-                Ok(Answer::Admitted(admission)) => {
-                    let session = pool.session(&pick);
-                    return Ok(Leave::Go(admission, scopes, Some(Out { pool: pool.clone(), pick, session })));
-                }
-                Ok(Answer::Wait { until, scope, .. }) if by_exit(scope) => {
-                    self.call(pool.put_off(&pick, until));
-                }
-                Ok(Answer::Full { scope }) if by_exit(scope) => self.call(pool.full(&pick)),
-                Ok(Answer::Wait { until, cause, .. }) => {
-                    self.call(pool.undo(&pick));
-                    return Ok(Leave::Wait { until, cause });
-                }
-                Ok(Answer::Full { scope }) => {
-                    self.call(pool.undo(&pick));
-                    return Ok(Leave::Full(scopes[scope].key.clone()));
-                }
-                Err(error) => {
-                    self.call(pool.undo(&pick));
-                    return Err(error);
-                }
+            LeaveByExit::Wait { until, cause } => Leave::Wait { until, cause },
+            LeaveByExit::Full(scopes, scope) => Leave::Full(scopes[scope].key.clone()),
+            // Whoever comes back calls; but a time that is near enough needs no call.
+            LeaveByExit::Busy { or: Some(or) } if or.since(now) < SOON => {
+                Leave::Wait { until: or, cause: Cause::Pace }
             }
-        }
-        Ok(Leave::Wait { until: now, cause: Cause::Pace })
+            LeaveByExit::Busy { .. } => Leave::Full(route.waits_for_exits.clone()),
+            LeaveByExit::None => Leave::Wait { until: Timestamp::MAX, cause: Cause::Pace },
+        })
     }
 
     /// Lets lanes ask again that found the exit busy.
@@ -295,7 +297,5 @@ const AT_HAND_MAX: usize = 32 * 1024;
 const PAGE: (usize, usize) = (8, 512);
 /// The name of the way without an exit.
 const DIRECT: &str = "direct";
-/// Exits that are asked in a row for one request; then others have their turn.
-const EXITS_ASKED_MAX: usize = 64;
 /// A wait that is shorter than this is waited for by the clock alone.
 const SOON: Duration = Duration::from_secs(1);

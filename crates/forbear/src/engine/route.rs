@@ -13,7 +13,7 @@ use forbear_core::{
     exit::{ExitId, Pick},
     hint::Profile,
     policy::{BoundScope, ItemPolicy, ScopePolicy},
-    scope::{Combination, Parts, Role, Scope, ScopeKey, ScopePlan},
+    scope::{Combination, Parts, Role, Scope, ScopeKey, ScopePlan, origins_own},
 };
 use parking_lot::Mutex;
 
@@ -21,6 +21,7 @@ use super::exits::{Pool, Pools, waits_for_exits};
 use crate::{
     client::Target,
     config::{Endpoint, HostSettings, SecretHeader, Settings},
+    exit::Members,
 };
 
 /// The text that names a lane in the job: its origin, account and endpoint. Items with the same text share all scopes.
@@ -169,14 +170,14 @@ impl Routes {
     }
 
     /// The scopes of a route's request that goes by an exit, and whether they were met for the first time.
-    pub(super) fn through(&self, route: &Route, pool: &Pool, pick: &Pick) -> (Arc<[BoundScope]>, bool) {
-        let key = pool.address(pick);
+    pub(super) fn through(&self, route: &Route, exits: &Members, pick: &Pick) -> (Arc<[BoundScope]>, bool) {
+        let key = exits.address(pick);
         if let Some(known) = route.by_exit.lock().get(&key) {
             return (known.clone(), false);
         }
         let parts = LaneParts::parse(&route.parts);
         let (host, port) = host_and_port(parts.origin);
-        let scopes = self.scopes(parts, &self.settings.for_host(host, port), Some(&pool.scope_name(pick)));
+        let scopes = self.scopes(parts, &self.settings.for_host(host, port), Some(&exits.scope_name(pick)));
         let mut by_exit = route.by_exit.lock();
         if by_exit.len() >= EXITS_AT_HAND {
             by_exit.clear();
@@ -191,7 +192,7 @@ impl Routes {
         let group = self.settings.group_of(host, port).map(|group| group.name.as_str());
         let (origin, account) = (parts.origin, parts.account);
         let scopes = plan.scopes(&Parts { origin, account, endpoint: parts.endpoint, group, exit });
-        let of_the_host = hosts_own(&scopes);
+        let of_the_host = origins_own(&scopes);
         let bound = scopes.into_iter().enumerate().map(|(i, scope)| {
             let policy = self.policy(of_host, endpoint, &scope, of_the_host == Some(i));
             BoundScope { key: scope.key, by: scope.by, role: scope.role, policy }
@@ -241,12 +242,8 @@ impl Routes {
         };
         let mut policy = s.scope_policy(rate, concurrency);
         // What a configured number bounds, or an origin, starts small; the others follow from the origins below them.
-        if !of_the_host && concurrency.is_none() {
-            policy.concurrency_start = policy.concurrency_max;
-        }
-        if scope.role == Role::Exit {
-            policy.learn = false; // its limits are told, or nobody's business
-            policy.concurrency_start = policy.concurrency_max;
+        if scope.role == Role::Exit || (!of_the_host && concurrency.is_none()) {
+            policy = policy.beside(scope.role);
         }
         let mut shared = self.shared.lock();
         if let Some(same) = shared.policies.iter().find(|known| ***known == policy) {
@@ -267,16 +264,6 @@ impl Routes {
         let name: Arc<str> = if shared.stats.len() < HOSTS_APART { origin.into() } else { OTHERS.into() };
         shared.stats.entry(name).or_default().clone()
     }
-}
-
-/// The scope for which a host's own rate and concurrency are meant: what the plan counts at the origin, whoever asks; for
-/// a plan that counts by exit that is each exit.
-fn hosts_own(scopes: &[Scope]) -> Option<usize> {
-    let find = |wanted: &dyn Fn(&Combination) -> bool| {
-        scopes.iter().position(|s| s.role == Role::Planned && s.by.as_ref().is_some_and(wanted))
-    };
-    let plain = |by: &Combination| !by.account && !by.endpoint && !by.group;
-    find(&|by| plain(by) && by.origin && !by.exit).or_else(|| find(&|by| plain(by)))
 }
 
 /// A policy that bounds nothing but what is written in it.

@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::atomic::Ordering, time::Duration};
 
-use forbear_core::time::Timestamp;
-use forbear_store::queue::Counts;
+use forbear_core::{exit::Tally, time::Timestamp};
+use forbear_store::queue::{self, Counts};
 
-use super::{ExitRow, Shared};
+use super::Shared;
+use crate::exit::ExitRow;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -69,6 +70,15 @@ pub struct HostRow {
     pub probes: u64,
 }
 
+/// How many exits there are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ExitCount {
+    /// Those that neither fail nor are out.
+    pub usable: usize,
+    /// All of them.
+    pub all: usize,
+}
+
 /// The end of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -84,7 +94,7 @@ pub struct Summary {
     pub elapsed: Duration,
     /// A row for each origin, the busiest first.
     pub hosts: Vec<HostRow>,
-    /// A row for each exit, in the order of the list.
+    /// A row for each exit, in the order of the list. Empty where none were given.
     pub exits: Vec<ExitRow>,
     /// Work is left, and no exit could be used at the end (E5).
     pub no_exit: bool,
@@ -121,6 +131,41 @@ pub(super) fn rows<G>(shared: &Shared<G>) -> Vec<HostRow> {
     rows
 }
 
+/// How many exits can be used; none where none were given.
+pub(super) fn exit_count<G>(shared: &Shared<G>) -> Option<ExitCount> {
+    let counts = shared.routes.pools().iter().map(|pool| pool.count());
+    counts.reduce(|a, b| ExitCount { usable: a.usable + b.usable, all: a.all + b.all })
+}
+
+/// Keeps with the job what went through each exit.
+pub(super) fn save_exits<G>(shared: &Shared<G>) {
+    let rows = exit_rows(shared).iter().map(queue::ExitRow::from).collect();
+    // An error is the job's, and whoever hands it an item meets it.
+    let _ = shared.job.save_exits(rows);
+}
+
+fn exit_rows<G>(shared: &Shared<G>) -> Vec<ExitRow> {
+    let mut rows: Vec<ExitRow> = Vec::new();
+    for pool in shared.routes.pools().iter() {
+        let known = rows.len();
+        rows.extend(pool.rows());
+        // The environment's two are apart, and may share host and port (S2).
+        let (before, new) = rows.split_at_mut(known);
+        for row in new.iter_mut().filter(|row| before.iter().any(|other| other.name == row.name)) {
+            row.name.push_str("#2");
+        }
+    }
+    rows
+}
+
+impl From<&ExitRow> for queue::ExitRow {
+    fn from(row: &ExitRow) -> queue::ExitRow {
+        let Tally { requests, done, refused, blocked, faults, bytes } = row.tally;
+        let (name, state) = (row.name.clone(), row.state.to_owned());
+        queue::ExitRow { name, state, requests, done, refused, blocked, faults, bytes, cost: row.cost }
+    }
+}
+
 pub(super) fn of<G>(
     shared: &Shared<G>,
     counts: Counts,
@@ -130,6 +175,14 @@ pub(super) fn of<G>(
     elapsed: Duration,
 ) -> Summary {
     let no_exit = counts.open() > 0 && shared.routes.pools().unusable().is_some();
-    let exits = shared.routes.pools().iter().flat_map(|pool| pool.rows()).collect();
-    Summary { counts, end, broken, resume_at, elapsed, hosts: rows(shared), exits, no_exit }
+    Summary {
+        counts,
+        end,
+        broken,
+        resume_at,
+        elapsed,
+        hosts: rows(shared),
+        exits: exit_rows(shared),
+        no_exit,
+    }
 }

@@ -1,10 +1,10 @@
 //! A worker: takes the next item that may start, sends it, and acts on what came back.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use forbear_core::{
     attempt::{Finding, News},
-    exit::{ExitChange, Rotate},
+    exit::ExitChange,
     gate::{Cause, Change, Gate, Snapshot},
     hint::Reading,
     outcome::Outcome,
@@ -70,16 +70,11 @@ impl<G: GateStore> Shared<G> {
         }
         HostStats::add(&route.stats.bytes, attempt.bytes);
         // A proxy may repeat what it was told, in a page or a header: nobody is told that (K1).
-        let secrets = course.secrets();
-        let hidden = |text: String| match &secrets {
-            Some(secrets) => secrets.hide(&text).into_owned(),
-            None => text,
-        };
-        attempt.error = attempt.error.map(hidden);
-        let read = reading.as_ref().map(said).map(hidden);
+        attempt.error = attempt.error.map(|error| course.hide(error));
+        let read = reading.as_ref().map(|reading| course.hide(said(reading)));
         let roll = fastrand::f64();
         let judged = out.as_ref().map(|out| {
-            let judged = out.pool.judge(out, &outcome, attempt.bytes, self.gates.now(), roll);
+            let judged = out.pool.members.judge(&out.pick, &outcome, attempt.bytes, self.gates.now(), roll);
             self.hear(out, judged.change, attempt.error.as_deref());
             judged
         });
@@ -105,22 +100,16 @@ impl<G: GateStore> Shared<G> {
                 gates.get(news.scope).map(|gate| (gate.snapshot(), now))
             }
         };
-        let mut way = Way::Direct;
+        let (mut way, mut left) = (Way::Direct, judged.as_ref().is_some_and(|judged| judged.left));
         let reported = admission.report(&finding, keep).await;
         let (granted, now) = match reported {
             Ok((news, kept)) => {
-                let scope = &scopes[news.scope];
-                attempt.stopped = news.account_stopped.then(|| scope.key.clone());
+                attempt.stopped = news.account_stopped.then(|| scopes[news.scope].key.clone());
                 if let (Some(out), Some(judged)) = (out, &judged) {
-                    let alone = scope.by.is_some_and(|by| by.exit);
-                    if let (true, Some((gate, _))) = (alone && gate_closed(&news), &kept) {
-                        out.pool.rests(out, gate.paused_until);
-                    }
-                    way = Way::Exit {
-                        heat: judged.through.heat,
-                        others_free: alone && judged.others,
-                        blocked_before: work.blocked,
-                    };
+                    let shut = kept.as_ref().map(|(gate, _)| gate.paused_until);
+                    let settled =
+                        out.pool.members.settle(&out.pick, judged, &news, scopes, shut, work.blocked);
+                    (way, left) = (settled.way, settled.left);
                 }
                 self.tell(&news, kept, &work, &course, read.as_deref());
                 (news.retry_granted, self.gates.now())
@@ -130,14 +119,13 @@ impl<G: GateStore> Shared<G> {
                 (true, self.gates.now())
             }
         };
-        if let Some(judged) = judged {
-            let rotates = judged.others;
-            self.call(judged.freed);
-            let exit = out.as_ref().map(|out| out.pick.exit);
-            work.not = exit.filter(|_| rotates);
-            if self.settings.exits.rotate == Rotate::Never {
-                work.keep = exit;
+        if let (Some(out), Some(judged)) = (out, judged) {
+            if left {
+                out.pool.leave(out);
             }
+            let (not, keep) = out.pool.members.wishes(&out.pick, &judged);
+            (work.not, work.keep) = (not, keep.or(work.keep));
+            self.call(judged.freed);
         }
         // The slot is free: whoever waits for it may have it, while this result is being written.
         let history = history(&work, attempt.stopped.is_some(), way);
@@ -151,18 +139,19 @@ impl<G: GateStore> Shared<G> {
             _ => {}
         }
         if let Some(next) = attempt.next.take() {
-            work.keep = out.as_ref().map(|out| out.pick.exit);
+            (work.keep, work.not) = (out.as_ref().map(|out| out.pick.exit), None);
             self.follow(work, &course, next);
             return;
         }
         let verdict = verdict(&outcome, &history, &self.routes.item, granted, roll);
+        work.item.counters.attempts += u32::from(verdict.counts(&outcome));
         let said = attempt.error.clone().or(read);
         self.settle(work, &course, attempt, verdict, now, said).await;
     }
 
     /// What happened to an exit, for whoever watches.
     fn hear(&self, out: &Out, change: ExitChange, said: Option<&str>) {
-        let name = out.pool.name(out.pick.exit);
+        let name = out.pool.members.name(out.pick.exit);
         let said = said.unwrap_or_default();
         let event = match change {
             ExitChange::None => return,
@@ -201,7 +190,6 @@ impl<G: GateStore> Shared<G> {
         };
         match verdict {
             Verdict::Retry { after } => {
-                work.item.counters.attempts += u32::from(!matches!(after, Duration::ZERO));
                 work.item.counters.error = Some(said);
                 self.hold(work, course, now.plus(after));
             }
@@ -214,10 +202,9 @@ impl<G: GateStore> Shared<G> {
                 self.hold(work, course, now.plus(told));
             }
             Verdict::Park { wait, told } => {
-                match work.refused_at {
-                    None => work.item.counters.attempts += 1,
+                if work.refused_at.is_some() {
                     // What it will have waited when it is claimed again: nobody has it in hand until then.
-                    Some(_) => work.item.counters.waited += wait,
+                    work.item.counters.waited += wait;
                 }
                 work.item.counters.error = Some(said.clone());
                 let reason = format!("limited, told to wait {} ({said})", seconds(told));
@@ -298,7 +285,7 @@ impl<G: GateStore> Shared<G> {
 
     async fn finish(
         &self,
-        mut work: Box<Work>,
+        work: Box<Work>,
         course: &Course,
         attempt: Attempt,
         ending: Ending,
@@ -308,7 +295,6 @@ impl<G: GateStore> Shared<G> {
         let stats = &course.route.stats;
         let counter = if ending == Ending::Done { &stats.done } else { &stats.failed };
         HostStats::add(counter, 1);
-        work.item.counters.attempts += 1; // the last one, however it ended
         let item = &work.item;
         let (reason, error) = words.unzip();
         let (file, shown, memory) = match attempt.body.map(|stored| stored.place) {
@@ -318,7 +304,6 @@ impl<G: GateStore> Shared<G> {
         };
         let url = item.request.url.as_str();
         let final_url = work.hop.as_ref().map(|hop| hop.target.as_str());
-        let secrets = course.secrets();
         let mut line = Vec::new();
         Record {
             status: attempt.status,
@@ -338,7 +323,7 @@ impl<G: GateStore> Shared<G> {
             reason: reason.as_deref(),
             started_at: item.counters.started_at,
             finished_at: Some(wall_now()),
-            exit_secrets: secrets.as_ref(),
+            exit_secrets: course.secrets(),
             ..Record::new(ItemId::of(item.lease.seq(), item.id.as_deref()), url, ending.into())
         }
         .write(&self.redactor, &mut line);
@@ -444,10 +429,6 @@ impl<G: GateStore> Shared<G> {
     ) {
         let Course { route, scopes, out, .. } = course;
         if news.wakes {
-            let by_exit = scopes.iter().filter(|scope| scope.by.is_some_and(|by| by.exit));
-            if let Some(out) = out {
-                by_exit.for_each(|scope| out.pool.recall(&out.pick, scope));
-            }
             let keys: Vec<ScopeKey> = scopes.iter().map(|scope| scope.key.clone()).collect();
             let mut front = self.front.lock();
             // An exit serves lanes of all origins, which do not have its scope.
@@ -509,10 +490,6 @@ enum Fate {
     Again,
     /// It has ended.
     Ended,
-}
-
-fn gate_closed(news: &News) -> bool {
-    matches!(news.change, Change::Closed { .. })
 }
 
 fn history(work: &Work, account_stopped: bool, way: Way) -> History {

@@ -44,6 +44,8 @@ pub enum GivenBy {
     Flag(usize),
     /// A line of a file, from 1.
     Line(Arc<Path>, usize),
+    /// A variable of the environment, or a program that uses this library.
+    Other,
 }
 
 /// Why a line is no entry. Holds no part of the line (K1).
@@ -221,11 +223,18 @@ pub(crate) fn without_repeats(entries: Vec<Entry>) -> (Vec<Entry>, Vec<(GivenBy,
     (kept, repeats)
 }
 
+impl From<ExitUrl> for Entry {
+    fn from(url: ExitUrl) -> Entry {
+        Entry::new(url, GivenBy::Other)
+    }
+}
+
 impl fmt::Display for GivenBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GivenBy::Flag(nth) => write!(f, "--proxy number {nth}"),
             GivenBy::Line(path, line) => write!(f, "{}:{line}", path.display()),
+            GivenBy::Other => f.write_str("neither flag nor file"),
         }
     }
 }

@@ -10,7 +10,10 @@
 
 use std::{fmt, net::IpAddr, ops::Range, str, sync::Arc};
 
-use crate::client::{Host, TargetError, parse_host, split_port, unescape};
+use crate::{
+    client::{Host, TargetError, parse_host, split_port, unescape},
+    config::Secret,
+};
 
 /// The longest exit that is accepted, in bytes as written.
 pub const EXIT_URL_BYTES_MAX: usize = 8 * 1024;
@@ -221,6 +224,33 @@ impl ExitUrl {
         ExitUrl(Arc::new(Parts { scheme: *scheme, host: host.clone(), port: *port, credentials }))
     }
 
+    /// The exit as HTTP clients take it, `scheme://user:password@host:port`. All but letters, digits and `-._~` is an escape in
+    /// user name and password ([RFC 3986 section 3.2.1]), so every client reads the same bytes out of it. Some decode them as
+    /// UTF-8; for bytes that are none give [`ExitUrl::credentials`] to the client.
+    ///
+    /// ```
+    /// use forbear::exit::ExitUrl;
+    /// let exit = ExitUrl::parse("socks5h://me:p@ss/w%C3%B6rd@proxy.example")?;
+    /// assert_eq!(exit.to_secret().expose(), "socks5h://me:p%40ss%2Fw%C3%B6rd@proxy.example:1080");
+    /// assert_eq!(format!("{:?}", exit.to_secret()), "***");
+    /// # Ok::<(), forbear::exit::ExitUrlError>(())
+    /// ```
+    ///
+    /// [RFC 3986 section 3.2.1]: https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1
+    #[must_use]
+    pub fn to_secret(&self) -> Secret {
+        let name = self.to_string();
+        let Some((user, password)) = self.credentials() else { return Secret::new(name) };
+        let host = name.find("://").map_or(0, |colon| colon + 3);
+        let mut text = name[..host].to_owned();
+        escape(user, &mut text);
+        text.push(':');
+        escape(password, &mut text);
+        text.push('@');
+        text.push_str(&name[host..]);
+        Secret::new(text)
+    }
+
     /// Scheme, host and port, which may be shown: `http://203.0.113.7:8080`. Not unique: exits that differ in their
     /// credentials share it.
     #[must_use]
@@ -340,6 +370,18 @@ fn part(error: TargetError) -> ExitUrlError {
     }
 }
 
+/// Bytes as they may stand in the user information of any URL.
+fn escape(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(*byte))
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+}
+
 /// Where a token goes.
 fn places(user: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut from = 0;
@@ -374,6 +416,22 @@ mod tests {
         let exit = ExitUrl::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         (exit.name(), exit.credentials().map(|(user, password)| (shown(user), shown(password))))
+    }
+
+    #[test]
+    fn e6_the_url_for_other_clients_is_read_back_byte_for_byte() {
+        for text in [
+            "http://u:p@h:1",
+            "h:1",
+            "socks5://u@h",
+            "https://me-%00%FF:p@ss:w/o%25r#d \u{fc}@[::1]:8443",
+            "a.example:8:us%er:p%41ss",
+        ] {
+            let exit = ExitUrl::parse(text).unwrap();
+            let secret = exit.to_secret();
+            assert_eq!(ExitUrl::parse(secret.expose()).unwrap(), exit, "{text}");
+            assert!(url::Url::parse(secret.expose()).is_ok(), "{text}");
+        }
     }
 
     #[test]
