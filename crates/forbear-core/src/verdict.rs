@@ -399,7 +399,7 @@ mod tests {
             (limited, 2, 6, 0.5, elsewhere((4.0 + 18.0) * 1.25)),
             (limited, 2, 10, 1.0, elsewhere((4.0 + 30.0) * 1.5)),
             (refusal(Some(900), Kind::RateLimit, true), 1, 0, 0.0, elsewhere(2.0)), // it binds the exit that was told
-            (limited, 4, 0, 0.0, Verdict::ParkForNextRun),                          // the fifth request was the last
+            (limited, 4, 0, 0.0, Verdict::ParkForNextRun), // the fifth request was the last
             // Blocked: another exit at once; its pair rests for 300 to 360 s, which is the gate's business.
             (blocked, 0, 0, 0.9, elsewhere(0.0)),
             (blocked, 3, 10, 0.0, elsewhere(0.0)),
