@@ -7,7 +7,7 @@ use std::{
 
 use forbear_core::{
     attempt::Ask,
-    exit::{self, Pick},
+    exit::{self, Pick, Rotate},
     gate::Cause,
     policy::BoundScope,
     scope::ScopeKey,
@@ -20,6 +20,7 @@ use super::{
     exits::{Out, Pool, waits_for_exits},
     front::{LaneKey, Work},
     route::Route,
+    worker::HELD_MAX,
 };
 use crate::{
     exit::{Asker, ExitSecrets, Leave as LeaveByExit},
@@ -76,8 +77,15 @@ enum Leave<G: GateStore> {
         until: Timestamp,
         cause: Cause,
     },
-    /// Until a request of this scope comes back.
-    Full(ScopeKey),
+    /// Until then, and this item alone: it waits for an exit of its own.
+    Hold {
+        until: Timestamp,
+    },
+    /// Until a request of this scope comes back, or until then.
+    Full {
+        scope: ScopeKey,
+        or: Option<Timestamp>,
+    },
 }
 
 /// A request of a route that goes by one of a pool's exits.
@@ -145,13 +153,27 @@ impl<G: GateStore> Shared<G> {
                     return Some(Started { work, course: Course { lane, route, scopes, out }, admission });
                 }
                 Ok(Leave::Wait { until, cause }) => self.defer(lane, work, until, cause, changes),
-                Ok(Leave::Full(scope)) => {
+                Ok(Leave::Hold { until }) => {
                     let mut front = self.front.lock();
                     front.busy -= 1;
-                    if front.changes == changes {
-                        front.frontier.block(lane, work, &scope);
+                    if front.frontier.held() < HELD_MAX {
+                        front.frontier.hold(lane, work, until);
+                        front.frontier.finished(lane, []);
                     } else {
-                        front.frontier.defer(lane, work, now); // somebody came back meanwhile
+                        front.frontier.defer(lane, work, until);
+                    }
+                    self.timer.arm(self.instant(until));
+                }
+                Ok(Leave::Full { scope, or }) => {
+                    let mut front = self.front.lock();
+                    front.busy -= 1;
+                    match or {
+                        _ if front.changes != changes => front.frontier.defer(lane, work, now), // somebody came back meanwhile
+                        None => front.frontier.block(lane, work, &scope),
+                        Some(until) => {
+                            front.frontier.block_until(lane, work, &scope, until);
+                            self.timer.arm(self.instant(until));
+                        }
                     }
                 }
                 Err(error) => self.without_store(lane, work, &error, now),
@@ -167,10 +189,11 @@ impl<G: GateStore> Shared<G> {
             return Ok(match permit::acquire(&self.gates, &route.scopes, ask).await? {
                 Answer::Admitted(admission) => Leave::Go(admission, route.scopes.clone(), None),
                 Answer::Wait { until, cause, .. } => Leave::Wait { until, cause },
-                Answer::Full { scope } => Leave::Full(route.scopes[scope].key.clone()),
+                Answer::Full { scope } => Leave::Full { scope: route.scopes[scope].key.clone(), or: None },
             });
         };
         let wanted = exit::Ask { keep: work.keep, not: work.not, account: route.account };
+        let own = work.keep.is_some() && self.settings.exits.rotate == Rotate::Never;
         let asker = ByExit { shared: self, route, pool };
         let leave = pool.members.acquire(&self.gates, &route.origin, (wanted, ask), now, &asker).await?;
         Ok(match leave {
@@ -178,13 +201,11 @@ impl<G: GateStore> Shared<G> {
                 let session = pool.session(&pick);
                 Leave::Go(admission, scopes, Some(Out { pool: pool.clone(), pick, session }))
             }
+            // Under `rotate = "never"` it is its own exit that it waits for: the others of its lane have theirs.
+            LeaveByExit::Wait { until, .. } if own && until != Timestamp::MAX => Leave::Hold { until },
             LeaveByExit::Wait { until, cause } => Leave::Wait { until, cause },
-            LeaveByExit::Full(scopes, scope) => Leave::Full(scopes[scope].key.clone()),
-            // Whoever comes back calls; but a time that is near enough needs no call.
-            LeaveByExit::Busy { or: Some(or) } if or.since(now) < SOON => {
-                Leave::Wait { until: or, cause: Cause::Pace }
-            }
-            LeaveByExit::Busy { .. } => Leave::Full(route.waits_for_exits.clone()),
+            LeaveByExit::Full(scopes, scope) => Leave::Full { scope: scopes[scope].key.clone(), or: None },
+            LeaveByExit::Busy { or } => Leave::Full { scope: route.waits_for_exits.clone(), or },
             LeaveByExit::None => Leave::Wait { until: Timestamp::MAX, cause: Cause::Pace },
         })
     }
@@ -297,5 +318,3 @@ const AT_HAND_MAX: usize = 32 * 1024;
 const PAGE: (usize, usize) = (8, 512);
 /// The name of the way without an exit.
 const DIRECT: &str = "direct";
-/// A wait that is shorter than this is waited for by the clock alone.
-const SOON: Duration = Duration::from_secs(1);

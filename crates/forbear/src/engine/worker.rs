@@ -513,4 +513,4 @@ pub(super) fn wall_now() -> Timestamp {
 /// The reason of an outcome that is unknown.
 const NOBODY_KNOWS: &str = "sent, and nobody knows whether it was done; not repeated";
 /// Items that are kept in hand for a time of their own.
-const HELD_MAX: usize = 100_000;
+pub(super) const HELD_MAX: usize = 100_000;
