@@ -107,17 +107,29 @@ pub struct News {
     pub scope: usize,
     /// What happened to that scope.
     pub change: Change,
-    /// Some scope of the request opened, or may be probed by another: who waits may ask again.
-    pub wakes: bool,
     /// A retry after a fault is within the scope's budget (V3).
     pub retry_granted: bool,
     /// The credentials were refused, and their account has stopped, with this answer or before.
     pub account_stopped: bool,
+    /// A bit for each scope of the request that opened, or may be probed by another.
+    woken: u8,
 }
 
 impl News {
     fn of(scope: usize) -> News {
-        News { scope, change: Change::None, wakes: false, retry_granted: true, account_stopped: false }
+        News { scope, change: Change::None, retry_granted: true, account_stopped: false, woken: 0 }
+    }
+
+    /// Some scope of the request opened, or may be probed by another: who waits may ask again.
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        self.woken != 0
+    }
+
+    /// Whether this one did, by its index.
+    #[must_use]
+    pub fn wakes_at(&self, scope: usize) -> bool {
+        scope < MAX_SCOPES && self.woken & (1 << scope) != 0
     }
 }
 
@@ -212,7 +224,7 @@ pub fn report(
             news.account_stopped = matches!(outcome, Outcome::Unauthorised) && gate.has_bad_credentials();
         }
         // However a probe ends, whoever waits for it has another time to wait for.
-        news.wakes |= change == Change::Reopened || sent.fence.is_probe();
+        news.woken |= u8::from(change == Change::Reopened || sent.fence.is_probe()) << i;
     }
     news
 }
@@ -225,8 +237,8 @@ fn pair(scopes: &[BoundScope]) -> Option<usize> {
 /// Gives everything back for a request that was never sent: no answer, no fault, no success.
 pub fn cancel(gates: &mut [Gate], grant: &Grant) -> News {
     let mut news = News::of(0);
-    for (gate, sent) in gates.iter_mut().zip(&grant.sent) {
-        news.wakes |= gate.give_back(*sent) == Change::ProbeFree;
+    for (i, (gate, sent)) in gates.iter_mut().zip(&grant.sent).enumerate() {
+        news.woken |= u8::from(gate.give_back(*sent) == Change::ProbeFree) << i;
     }
     news
 }
@@ -269,3 +281,5 @@ pub const HEAT: Duration = Duration::from_secs(30);
 
 // With its key and its place in a map it stays under the 256 bytes that a scope may take.
 const _: () = assert!(size_of::<gate::Gate>() <= 200);
+// `News` has a bit for each scope.
+const _: () = assert!(MAX_SCOPES <= u8::BITS as usize);

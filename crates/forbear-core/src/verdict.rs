@@ -178,7 +178,9 @@ pub fn verdict(
         Outcome::Refused(refusal) => after_refusal(refusal, history, policy, roll),
         Outcome::Overloaded => after_failure(history, policy, retry_granted, roll),
         Outcome::Blocked { .. } => match history.way {
-            Way::Exit { blocked_before, .. } if blocked_before < policy.blocked_retries => {
+            Way::Exit { blocked_before, others_free: true, .. }
+                if blocked_before < policy.blocked_retries =>
+            {
                 Verdict::Elsewhere { after: Duration::ZERO }
             }
             _ => Verdict::Fail(FailReason::Blocked),

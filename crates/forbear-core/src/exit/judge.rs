@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use super::{ExitId, Exits, Pick, Rotate, Traits};
 use crate::{
-    attempt::Through,
+    attempt::{News, Through},
+    gate::Change,
     outcome::{ExitFault, Outcome},
+    policy::BoundScope,
     time::Timestamp,
+    verdict::Way,
 };
 
 /// What came of an attempt, once its exit has been heard.
@@ -26,6 +29,16 @@ pub struct Judged {
     pub change: ExitChange,
     /// Origins whose requests wanted this exit and may ask again.
     pub freed: Vec<Arc<str>>,
+}
+
+/// What follows for exit and item from what the gates made of the report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
+pub struct Settled {
+    /// Which way the item went, for its verdict.
+    pub way: Way,
+    /// The exit is left at this origin: cookies, connections and TLS tickets of the session die (E4).
+    pub left: bool,
 }
 
 /// What happened to an exit.
@@ -112,17 +125,46 @@ impl Exits {
         judged
     }
 
-    /// The gate of the pair has closed until then, and only that: the exit is left there (E4), and rests. A second exit
-    /// that is refused before that shows the limit to be the origin's.
+    /// Takes in what the gates of the request's `scopes` made of the report. `shut_until` is the end of the pause of the one
+    /// that it fell on; `blocked_before` counts the exits that were told before that the item is unwanted.
+    pub fn settle(
+        &mut self,
+        pick: &Pick,
+        judged: &Judged,
+        news: &News,
+        scopes: &[BoundScope],
+        shut_until: Option<Timestamp>,
+        blocked_before: u32,
+    ) -> Settled {
+        for (_, scope) in scopes.iter().enumerate().filter(|(i, _)| news.wakes_at(*i)) {
+            match scope.by.filter(|by| by.exit) {
+                Some(by) if by.origin => self.recall(pick),
+                Some(_) => self.recall_everywhere(pick.exit),
+                None => {}
+            }
+        }
+        let alone = scopes[news.scope].by.is_some_and(|by| by.exit);
+        let mut left = judged.left;
+        if let (true, Change::Closed { .. }, Some(until)) = (alone, news.change, shut_until) {
+            if matches!(judged.outcome, Outcome::Refused(_)) {
+                self.rests(pick, until);
+            } else {
+                self.put_aside(pick, until); // unwanted, or refused by the exit: no word about a limit of the origin
+            }
+            left = true;
+        }
+        let (heat, others_free) = (judged.through.heat, alone && judged.others);
+        Settled { way: Way::Exit { heat, others_free, blocked_before }, left }
+    }
+
+    /// The gate of the pair has closed until then for a limit, and only that: the exit is left there (E4), and rests. A
+    /// second exit that is refused before that shows the limit to be the origin's.
     pub fn rests(&mut self, pick: &Pick, until: Timestamp) {
         let who = self.whom(pick);
         if let Some(site) = self.sites.get_mut(&*pick.origin) {
             site.refused = Some((who, until));
-            if !self.exits[pick.exit.0 as usize].traits.gateway {
-                site.put_off(pick.exit, until);
-            }
         }
-        self.leave(pick);
+        self.put_aside(pick, until);
     }
 
     /// What went through an exit so far.
@@ -236,6 +278,8 @@ impl Exits {
                 }
             }
             Outcome::Refused(_) | Outcome::Overloaded | Outcome::NotTaken => {}
+            // A certificate is the same by every exit, and so is what we do not want to have.
+            Outcome::Fault { passing: false, .. } => {}
             Outcome::Exit { .. } | Outcome::Fault { .. } => pair.health.failed(now),
             Outcome::Success | Outcome::Rejected | Outcome::Unauthorised => {
                 pair.health.succeeded(now);
@@ -252,6 +296,14 @@ impl Exits {
         if bad && !pair.aside && (site.aside + 1) * 2 < count {
             (pair.aside, site.aside) = (true, site.aside + 1);
         }
+    }
+
+    fn put_aside(&mut self, pick: &Pick, until: Timestamp) {
+        let gateway = self.exits[pick.exit.0 as usize].traits.gateway;
+        if let Some(site) = self.sites.get_mut(&*pick.origin).filter(|_| !gateway) {
+            site.put_off(pick.exit, until);
+        }
+        self.leave(pick);
     }
 
     /// The pair gets another session.

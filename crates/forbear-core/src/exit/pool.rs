@@ -1,6 +1,6 @@
 //! Which exit a request takes (E2).
 
-use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     Ask, Choice, ExitId, ExitPolicy, Pick, Rotate, Sticky, Traits,
@@ -15,6 +15,8 @@ pub struct Exits {
     pub(super) exits: Vec<Exit>,
     pub(super) sites: HashMap<Arc<str>, Site>,
     pub(super) last_session: u64,
+    /// How often an exit was recalled: whoever asked a gate before that has old news.
+    recalls: u64,
     pub(super) pairs: usize,
     /// Exits that are out, and exits that fail.
     pub(super) out: usize,
@@ -77,14 +79,17 @@ impl Exits {
             })
             .collect();
         let (policy, sites) = (policy, HashMap::new());
-        let (last_session, pairs, out, failing, none_since) = (0, 0, 0, 0, None);
-        Exits { policy, exits, sites, last_session, pairs, out, failing, none_since, seed }
+        let (last_session, recalls, pairs, out, failing, none_since) = (0, 0, 0, 0, 0, None);
+        Exits { policy, exits, sites, last_session, recalls, pairs, out, failing, none_since, seed }
     }
 
-    /// The exit for one request to `origin`: of those that may be asked now the one that succeeds most, then the cheapest,
-    /// then the next in turn (E2). One that has never served gets one request at a time, and while others have served only
-    /// each eighth choice; one that failed gets one at a time until it serves.
+    /// The exit for one request to `origin`: of those that may be asked now the one that succeeds most, then the cheaper one,
+    /// where a success costs a quarter less, then the next in turn (E2). One that has never served gets one request at a
+    /// time, and while others have served only each eighth choice; one that failed gets one at a time until it serves.
     pub fn choose(&mut self, origin: &str, ask: Ask, now: Timestamp) -> Choice {
+        if self.out == self.exits.len() {
+            return Choice::None;
+        }
         self.make_room(origin, now);
         let Exits { policy, exits, sites, .. } = self;
         let Some(site) = sites.get_mut(origin) else { return Choice::None };
@@ -132,8 +137,8 @@ impl Exits {
                     continue;
                 }
             }
-            let trial = exit.fails > 0 || !exit.proven || site.pairs.get(&id).is_some_and(|p| p.fails > 0);
-            if trial && exit.in_flight > 0 {
+            let trial = (exit.fails > 0 || !exit.proven) && exit.in_flight > 0;
+            if trial || site.pairs.get(&id).is_some_and(|pair| pair.fails > 0 && pair.in_flight > 0) {
                 busy = true;
                 exit.is_wanted_by(&site.origin);
                 continue;
@@ -181,30 +186,36 @@ impl Exits {
     }
 
     /// The pair's gate admits nothing before `until`: the pick is given back, and others are offered until then. Who may
-    /// ask again is named by origin.
+    /// ask again is named by origin. Where an exit was recalled since the pick, it may have been this one: it is asked again.
     pub fn put_off(&mut self, pick: &Pick, until: Timestamp) -> Vec<Arc<str>> {
-        if let Some(site) = self.sites.get_mut(&*pick.origin) {
+        if pick.recalls == self.recalls
+            && let Some(site) = self.sites.get_mut(&*pick.origin)
+        {
             site.put_off(pick.exit, until);
         }
         self.give_back(pick)
     }
 
     /// The pair's gate, or the exit's, has as many requests on the wire as it may: the pick is given back, and the exit is
-    /// offered again when one of its requests has come back.
+    /// offered again when one of its requests has come back. Where none is known, the place is held by one whose report is
+    /// under way, or by somebody who shares the gate: it is offered again in a moment.
     pub fn full(&mut self, pick: &Pick) -> Vec<Arc<str>> {
         let freed = self.give_back(pick);
-        if let Some(site) = self.sites.get_mut(&*pick.origin)
-            && self.exits[pick.exit.0 as usize].in_flight > 0
-            && site.take(pick.exit)
-        {
-            site.full.push(pick.exit);
-            self.exits[pick.exit.0 as usize].is_wanted_by(&pick.origin);
+        let exit = &mut self.exits[pick.exit.0 as usize];
+        if let Some(site) = self.sites.get_mut(&*pick.origin) {
+            if exit.in_flight == 0 {
+                site.put_off(pick.exit, pick.at.plus(MOMENT));
+            } else if site.take(pick.exit) {
+                site.full.push(pick.exit);
+                exit.is_wanted_by(&pick.origin);
+            }
         }
         freed
     }
 
     /// The pair's gate has opened: it may be asked at once.
     pub fn recall(&mut self, pick: &Pick) {
+        self.recalls += 1;
         if let Some(site) = self.sites.get_mut(&*pick.origin) {
             site.recall(pick.exit);
         }
@@ -212,6 +223,7 @@ impl Exits {
 
     /// The exit's own gate has opened: it may be asked at once for every origin.
     pub fn recall_everywhere(&mut self, exit: ExitId) {
+        self.recalls += 1;
         self.sites.values_mut().for_each(|site| site.recall(exit));
     }
 
@@ -284,7 +296,8 @@ impl Exits {
         }
         pair.in_flight += 1;
         self.exits[id.0 as usize].in_flight += 1;
-        Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now }
+        let recalls = self.recalls;
+        Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now, recalls }
     }
 
     /// The pick holds nothing any more. Names the origins that wanted its exit.
@@ -306,14 +319,13 @@ impl Exits {
 
     /// Makes the origin known, and forgets others that were not asked for longest (C4).
     fn make_room(&mut self, origin: &str, now: Timestamp) {
-        if self.sites.contains_key(origin) || self.exits.is_empty() {
-            return;
-        }
+        let known = self.sites.contains_key(origin);
         let sites_max = (ENTRIES_MAX / self.exits.len()).max(16);
-        if self.sites.len() >= sites_max || self.pairs >= PAIRS_MAX {
+        if self.pairs >= PAIRS_MAX || (!known && self.sites.len() >= sites_max) {
             let mut ages: Vec<(Timestamp, Arc<str>)> = self
                 .sites
                 .values()
+                .filter(|site| &*site.origin != origin)
                 .filter(|site| site.pairs.values().all(|pair| pair.in_flight == 0))
                 .map(|site| (site.used_at, site.origin.clone()))
                 .collect();
@@ -323,6 +335,18 @@ impl Exits {
                     self.pairs -= site.pairs.len();
                 }
             }
+        }
+        if self.pairs >= PAIRS_MAX
+            && let Some(site) = self.sites.get_mut(origin)
+        {
+            // All the others are in use: this one gives up what it knows.
+            let before = site.pairs.len();
+            site.pairs.retain(|_, pair| pair.in_flight > 0);
+            site.aside = site.pairs.values().filter(|pair| pair.aside).count();
+            self.pairs -= before - site.pairs.len();
+        }
+        if known {
+            return;
         }
         // Each origin begins elsewhere in the list, or the first exit would be the first of all of them.
         let count = self.exits.len() as u64;
@@ -364,17 +388,22 @@ impl Rank {
 
     fn cmp(&self, other: &Rank) -> Ordering {
         let order = |r: &Rank| (r.tried, r.strange, r.proof, r.failures);
-        order(self).cmp(&order(other)).then(self.cost.total_cmp(&other.cost))
+        let cost = |a: &Rank, b: &Rank| (a.cost * DEARER < b.cost).cmp(&(b.cost * DEARER < a.cost)).reverse();
+        order(self).cmp(&order(other)).then_with(|| cost(self, other))
     }
 }
 
 /// So many exits are compared for one request, in turn; among ten thousand the best of all would cost more than it is worth.
 const LOOK: usize = 16;
+/// Who is dearer by less than this is as good: a single failure long ago must not send everything elsewhere.
+const DEARER: f64 = 1.25;
 /// Each so manieth choice goes to an exit that has not served yet.
 const TRICKLE: u32 = 8;
 /// Places of exits in the lines of all origins together; four bytes each.
 const ENTRIES_MAX: usize = 4_000_000;
 /// Pairs of exit and origin with a history, before origins are forgotten; about 200 bytes each.
 const PAIRS_MAX: usize = 100_000;
+/// When an exit is asked again whose places are all held by nobody we know.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Accounts of one origin that keep to an exit.
 const ACCOUNTS_MAX: usize = 10_000;

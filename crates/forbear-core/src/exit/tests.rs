@@ -189,6 +189,23 @@ fn e5_an_exit_that_turns_us_away_is_out_and_the_last_one_ends_it() {
 }
 
 #[test]
+fn e5_nobody_waits_for_an_exit_that_is_out() {
+    let (mut exits, now) = (pool(2), start());
+    let hour = now.plus(Duration::from_secs(3_600));
+    for _ in 0..2 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let _ = exits.judge(&pick, &refused(), 0, now, 0.0);
+        exits.rests(&pick, hour);
+    }
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until: hour });
+    for _ in 0..2 {
+        let pick = pick(&mut exits, B, Ask::default(), now);
+        let _ = exits.judge(&pick, &fault(ExitFault::Rejected), 0, now, 0.0);
+    }
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::None);
+}
+
+#[test]
 fn e5_exits_that_all_fail_are_waited_for() {
     let (mut exits, now) = (pool(2), start());
     for _ in 0..2 {
@@ -329,6 +346,68 @@ fn c2_a_full_exit_is_offered_when_a_request_comes_back() {
 }
 
 #[test]
+fn c2_a_full_exit_without_a_request_that_we_know_of_is_asked_again_in_a_moment() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let asked = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.full(&asked);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until: now.plus(MS) });
+}
+
+#[test]
+fn b1_a_gates_old_news_puts_off_no_exit_that_was_recalled_since() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let until = now.plus(Duration::from_secs(15));
+    let (probe, asked) = (pick(&mut exits, A, Ask::default(), now), pick(&mut exits, A, Ask::default(), now));
+    // The gate says to wait for the probe; before that is heard here, the probe is back.
+    let _ = exits.judge(&probe, &Outcome::Success, 0, now, 0.0);
+    exits.recall(&probe);
+    let _ = exits.put_off(&asked, until);
+    let again = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.put_off(&again, until);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until });
+}
+
+#[test]
+fn e1_a_failing_pair_is_tried_however_busy_its_exit_is_elsewhere() {
+    let (mut exits, now) = (pool(5), start());
+    for _ in 0..50 {
+        serve(&mut exits, B, now);
+    }
+    let picks: Vec<Pick> = (0..5).map(|_| pick(&mut exits, A, Ask::default(), now)).collect();
+    for failed in &picks[..2] {
+        let _ = exits.judge(failed, &fault(ExitFault::NoWay), 0, now, 0.0);
+    }
+    let _elsewhere: Vec<Pick> = (0..20).map(|_| pick(&mut exits, B, Ask::default(), now)).collect();
+    let later = now.plus(Duration::from_secs(130)); // its failure is forgotten, its trial is not
+    let used: Vec<ExitId> = (0..5).map(|_| pick(&mut exits, A, Ask::default(), later).exit).collect();
+    for failed in &picks[..2] {
+        assert!(used.contains(&failed.exit), "{used:?}");
+        let again = (0..20).any(|_| pick(&mut exits, A, Ask::default(), later).exit == failed.exit);
+        assert!(!again, "one at a time until it serves");
+    }
+}
+
+#[test]
+fn e2_who_is_a_little_dearer_is_used_too() {
+    let priced = Traits { price_per_request: 1.0, ..Traits::default() };
+    let (mut exits, now) = (Exits::new(ExitPolicy::default(), [priced; 4], 1), start());
+    for n in 0..204 {
+        // Each of them has served, and all but one had a failure once.
+        let keep = Ask { keep: Some(ExitId(n % 4)), ..Ask::default() };
+        let pick = pick(&mut exits, A, keep, now);
+        let outcome = if n < 4 && n > 0 { Outcome::NotTaken } else { Outcome::Success };
+        let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
+    }
+    let mut used = [0; 4];
+    for _ in 0..400 {
+        used[serve(&mut exits, A, now).0 as usize] += 1;
+    }
+    assert!(used.iter().all(|n| *n >= 60), "{used:?}");
+}
+
+#[test]
 fn e2_exits_that_fail_too_often_are_set_aside_but_never_more_than_half() {
     let (mut exits, mut now) = (pool(10), start());
     let mut used = [0u32; 10];
@@ -360,6 +439,19 @@ fn c4_ten_thousand_exits_at_many_origins_are_bounded() {
         serve(&mut exits, &format!("https://h{n}:443"), now);
     }
     assert!(exits.sites.len() <= 401, "{}", exits.sites.len());
+    assert_eq!(exits.pairs, exits.sites.values().map(|site| site.pairs.len()).sum::<usize>());
+}
+
+#[test]
+fn c4_pairs_of_exit_and_origin_are_bounded() {
+    let (mut exits, mut now) = (pool(10_000), start());
+    let mut most = 0;
+    for n in 0..260_000u32 {
+        now = now.plus(MS);
+        serve(&mut exits, &format!("https://h{}:443", n % 20), now);
+        most = most.max(exits.pairs);
+    }
+    assert!((90_000..=100_000).contains(&most), "{most}");
     assert_eq!(exits.pairs, exits.sites.values().map(|site| site.pairs.len()).sum::<usize>());
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Front {
     asleep: HashMap<LaneId, Timestamp>,
     /// Counts events that may let a waiting lane go: whoever decided on older news asks again.
     pub(super) changes: u64,
+    /// Those of them that end a wait before its time.
+    pub(super) wakes: u64,
     pub(super) idle: usize,
     /// Items in the hands of workers.
     pub(super) busy: usize,
@@ -163,10 +165,13 @@ impl Front {
         timers.filter(|at| *at != Timestamp::MAX).min()
     }
 
-    /// A scope has opened, or may be probed by another: its lanes are asked again.
-    pub(super) fn wake(&mut self, scopes: &[ScopeKey]) {
+    /// A scope of a request to `origin` has opened, or may be probed by another: its lanes are asked again.
+    pub(super) fn wake(&mut self, scopes: &[ScopeKey], origin: &str) {
         self.changes += 1;
-        let touched = |route: &Route| route.scopes.iter().any(|scope| scopes.contains(&scope.key));
+        self.wakes += 1;
+        let touched = |route: &Route| {
+            *route.origin == *origin || route.scopes.iter().any(|scope| scopes.contains(&scope.key))
+        };
         for (lane, route) in &self.routes {
             if touched(route) {
                 self.frontier.wake(*lane);
@@ -177,6 +182,7 @@ impl Front {
     /// Something that concerns lanes of all origins has changed.
     pub(super) fn wake_all(&mut self) {
         self.changes += 1;
+        self.wakes += 1;
         for lane in self.routes.keys() {
             self.frontier.wake(*lane);
         }

@@ -109,12 +109,19 @@ impl<G: GateStore> Asker for ByExit<'_, G> {
     }
 }
 
+/// How many events there had been when a worker looked.
+#[derive(Clone, Copy)]
+struct Seen {
+    changes: u64,
+    wakes: u64,
+}
+
 /// What a worker finds when it looks for work.
 enum Look {
     /// A lane wants its next page.
     Load(LaneKey),
     /// An item that may be asked for.
-    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, changes: u64, turn: bool },
+    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, seen: Seen, turn: bool },
     /// Nothing: the worker counts as idle.
     Nothing,
 }
@@ -128,7 +135,7 @@ impl<G: GateStore> Shared<G> {
                 return None;
             }
             let now = self.gates.now();
-            let (lane, work, route, changes, turn) = match self.look(now) {
+            let (lane, work, route, seen, turn) = match self.look(now) {
                 Look::Load(lane) => {
                     self.load(lane).await;
                     continue;
@@ -139,7 +146,7 @@ impl<G: GateStore> Shared<G> {
                     self.front.lock().idle -= 1;
                     continue;
                 }
-                Look::Item { lane, work, route, changes, turn } => (lane, work, route, changes, turn),
+                Look::Item { lane, work, route, seen, turn } => (lane, work, route, seen, turn),
             };
             let Some(route) = route else {
                 self.give_back(lane, work);
@@ -152,10 +159,11 @@ impl<G: GateStore> Shared<G> {
                     }
                     return Some(Started { work, course: Course { lane, route, scopes, out }, admission });
                 }
-                Ok(Leave::Wait { until, cause }) => self.defer(lane, work, until, cause, changes),
+                Ok(Leave::Wait { until, cause }) => self.defer(lane, work, until, cause, seen),
                 Ok(Leave::Hold { until }) => {
                     let mut front = self.front.lock();
                     front.busy -= 1;
+                    let until = if front.wakes == seen.wakes { until } else { now }; // it may be its exit
                     if front.frontier.held() < HELD_MAX {
                         front.frontier.hold(lane, work, until);
                         front.frontier.finished(lane, []);
@@ -168,7 +176,7 @@ impl<G: GateStore> Shared<G> {
                     let mut front = self.front.lock();
                     front.busy -= 1;
                     match or {
-                        _ if front.changes != changes => front.frontier.defer(lane, work, now), // somebody came back meanwhile
+                        _ if front.changes != seen.changes => front.frontier.defer(lane, work, now), // somebody came back meanwhile
                         None => front.frontier.block(lane, work, &scope),
                         Some(until) => {
                             front.frontier.block_until(lane, work, &scope, until);
@@ -244,7 +252,8 @@ impl<G: GateStore> Shared<G> {
             self.idle.notify_one(); // each one who finds work calls the next
         }
         let turn = front.frontier.has_turn(lane);
-        Look::Item { lane, work, route: front.route(lane), changes: front.changes, turn }
+        let seen = Seen { changes: front.changes, wakes: front.wakes };
+        Look::Item { lane, work, route: front.route(lane), seen, turn }
     }
 
     /// Lets the next lane ask that waits for a place in the same scope.
@@ -256,11 +265,11 @@ impl<G: GateStore> Shared<G> {
         }
     }
 
-    fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, changes: u64) {
+    fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, seen: Seen) {
         let mut front = self.front.lock();
         front.busy -= 1;
-        // Only a change of state ends a pause early; a slot comes when it comes.
-        let news = cause != Cause::Pace && front.changes != changes;
+        // Only a change of state ends a pause early; a slot comes when it comes. Behind a wait for an exit is either.
+        let news = front.wakes != seen.wakes || (cause != Cause::Pace && front.changes != seen.changes);
         front.frontier.defer(lane, work, if news { Timestamp::ZERO } else { until });
         if news {
             front.frontier.wake(lane);

@@ -163,9 +163,9 @@ impl<G: GateStore> Shared<G> {
             ExitChange::Recovered => Event::ExitServes { name: name.to_string() },
         };
         (self.events)(event);
-        if change == ExitChange::Recovered {
+        if out.pool.members.concerns_all(change) {
             let mut front = self.front.lock();
-            front.wake_all(); // whoever waited for the next try of it
+            front.wake_all();
             self.idle.notify_one();
         }
     }
@@ -427,15 +427,16 @@ impl<G: GateStore> Shared<G> {
         course: &Course,
         said: Option<&str>,
     ) {
-        let Course { route, scopes, out, .. } = course;
-        if news.wakes {
+        let Course { route, scopes, .. } = course;
+        if news.wakes() {
             let keys: Vec<ScopeKey> = scopes.iter().map(|scope| scope.key.clone()).collect();
             let mut front = self.front.lock();
             // An exit serves lanes of all origins, which do not have its scope.
-            if out.is_some() {
+            let by = |i: usize| scopes[i].by.filter(|by| by.exit && !by.origin);
+            if (0..scopes.len()).any(|i| news.wakes_at(i) && by(i).is_some()) {
                 front.wake_all()
             } else {
-                front.wake(&keys)
+                front.wake(&keys, &route.origin)
             }
             if front.idle > 0 {
                 self.idle.notify_one();

@@ -6,12 +6,14 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 
 use forbear_core::{
     attempt::{self, News},
-    exit::{Ask, Choice, ExitId, ExitPolicy, Exits, Judged, Pick, Rotate, Tally, Traits, Usable},
-    gate::{Cause, Change},
+    exit::{
+        Ask, Choice, ExitChange, ExitId, ExitPolicy, Exits, Judged, Pick, Rotate, Settled, Tally, Traits,
+        Usable,
+    },
+    gate::Cause,
     outcome::Outcome,
     policy::BoundScope,
     time::Timestamp,
-    verdict::Way,
 };
 use forbear_store::gate::{GateStore, StoreError};
 use parking_lot::Mutex;
@@ -67,14 +69,6 @@ pub(crate) enum Leave<G: GateStore> {
     },
     /// Each exit has turned us away (E5).
     None,
-}
-
-/// What the gates' report means for exit and item.
-pub(crate) struct Settled {
-    /// Which way the item went, for its verdict.
-    pub(crate) way: Way,
-    /// The exit is left at this origin: what was kept of its session is thrown away.
-    pub(crate) left: bool,
 }
 
 impl Members {
@@ -152,8 +146,7 @@ impl Members {
         self.machine.lock().judge(pick, outcome, bytes, now, roll)
     }
 
-    /// What follows for exit and item from what the gates made of the report. `shut_until` is the end of the pause of the
-    /// scope that it fell on, if it closed; `blocked_before` counts exits that were told that the item is unwanted.
+    /// What follows for exit and item from what the gates made of the report ([`Exits::settle`]).
     pub(crate) fn settle(
         &self,
         pick: &Pick,
@@ -163,19 +156,7 @@ impl Members {
         shut_until: Option<Timestamp>,
         blocked_before: u32,
     ) -> Settled {
-        let alone = scopes[news.scope].by.is_some_and(|by| by.exit);
-        let mut left = judged.left;
-        if let (true, Change::Closed { .. }, Some(until)) = (alone, news.change, shut_until) {
-            self.machine.lock().rests(pick, until);
-            left = true;
-        }
-        if news.wakes {
-            self.recall(pick, scopes);
-        }
-        Settled {
-            way: Way::Exit { heat: judged.through.heat, others_free: alone && judged.others, blocked_before },
-            left,
-        }
+        self.machine.lock().settle(pick, judged, news, scopes, shut_until, blocked_before)
     }
 
     /// The exit that the item had rather not again, and the one that it waits for.
@@ -183,17 +164,21 @@ impl Members {
         (judged.others.then_some(pick.exit), (self.rotate == Rotate::Never).then_some(pick.exit))
     }
 
-    /// A gate of the pair, or of the exit, may admit again before it had said.
-    fn recall(&self, pick: &Pick, scopes: &[BoundScope]) {
-        let mut machine = self.machine.lock();
-        for by in scopes.iter().filter_map(|scope| scope.by).filter(|by| by.exit) {
-            if by.origin { machine.recall(pick) } else { machine.recall_everywhere(pick.exit) }
-        }
-    }
-
     /// The request is not sent after all. Names the origins at which somebody may ask again.
     pub(crate) fn undo(&self, pick: &Pick) -> Vec<Arc<str>> {
         self.machine.lock().undo(pick)
+    }
+
+    /// The same for a probe: whoever was told to wait for it may ask at once.
+    pub(crate) fn undo_probe(&self, pick: &Pick) {
+        let mut machine = self.machine.lock();
+        machine.recall_everywhere(pick.exit);
+        let _all_are_called = machine.undo(pick);
+    }
+
+    /// Whether requests to all origins are to be asked for again: an exit serves again, or there is none left to wait for.
+    pub(crate) fn concerns_all(&self, change: ExitChange) -> bool {
+        change == ExitChange::Recovered || (change == ExitChange::Out && self.usable() == Usable::Out)
     }
 
     pub(crate) fn usable(&self) -> Usable {
