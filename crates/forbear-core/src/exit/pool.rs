@@ -116,7 +116,10 @@ impl Exits {
         let keep = ask.keep.or_else(|| ask.account.and_then(|account| site.accounts.get(&account).copied()));
         let mut best: Option<(Rank, ExitId)> = None;
         let (mut at, mut looked, mut busy) = (0, 0, false);
-        while at < site.ready.len() && looked < LOOK {
+        for _ in 0..site.ready.len() {
+            if looked == LOOK || at == site.ready.len() {
+                break;
+            }
             let id = site.ready[at];
             let exit = &mut exits[id.0 as usize];
             if exit.out || exit.until > now {
@@ -134,6 +137,10 @@ impl Exits {
                     (pair.aside, site.aside) = (false, site.aside.saturating_sub(1));
                 }
                 if pair.aside {
+                    // To the end of the line: else half of all would be passed over by every request.
+                    site.ready.remove(at - 1);
+                    site.ready.push_back(id);
+                    at -= 1;
                     continue;
                 }
             }
@@ -248,28 +255,10 @@ impl Exits {
         Usable::Failing { since, next: next.unwrap_or(Timestamp::MAX) }
     }
 
-    /// How many exits there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.exits.len()
-    }
-
     /// How many of them neither fail nor are out.
     #[must_use]
     pub fn usable_count(&self) -> usize {
         self.exits.len() - self.out - self.failing
-    }
-
-    /// Whether there are none: everything goes the direct way.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.exits.is_empty()
-    }
-
-    /// Whether it is a gateway to many addresses.
-    #[must_use]
-    pub fn is_gateway(&self, exit: ExitId) -> bool {
-        self.exits[exit.0 as usize].traits.gateway
     }
 
     fn take(&mut self, origin: &str, id: ExitId, ask: Ask, now: Timestamp) -> Pick {

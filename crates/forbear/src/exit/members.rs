@@ -73,11 +73,7 @@ pub(crate) enum Leave<G: GateStore> {
 
 impl Members {
     pub(crate) fn new(entries: Vec<Entry>, policy: ExitPolicy) -> Members {
-        let traits = entries.iter().map(|entry| Traits {
-            gateway: entry.gateway,
-            price_per_request: entry.price_per_request.unwrap_or(0.0),
-            price_per_byte: entry.price_per_gb.unwrap_or(0.0) / 1e9,
-        });
+        let traits = entries.iter().map(traits);
         let rotate = policy.rotate;
         let machine = Mutex::new(Exits::new(policy, traits, fastrand::u64(..)));
         let mut seen: HashMap<String, u32> = HashMap::new();
@@ -221,10 +217,7 @@ impl Members {
         let rows = self.names.iter().zip(&self.entries).zip(0..).map(|((name, entry), n)| {
             let tally = machine.tally(ExitId(n));
             let (per_request, per_gb) = (entry.price_per_request, entry.price_per_gb);
-            let cost = (per_request.is_some() || per_gb.is_some()).then(|| {
-                tally.requests as f64 * per_request.unwrap_or(0.0)
-                    + tally.bytes as f64 / 1e9 * per_gb.unwrap_or(0.0)
-            });
+            let cost = (per_request.is_some() || per_gb.is_some()).then(|| tally.cost(&traits(entry)));
             ExitRow { name: name.to_string(), state: machine.state(ExitId(n)), tally, cost }
         });
         rows.collect()
@@ -240,6 +233,14 @@ impl Members {
         hash.update(&pick.exit.0.to_le_bytes());
         hash.update(&pick.session.to_le_bytes());
         hash.finalize().to_hex()[..TOKEN_LEN].to_owned()
+    }
+}
+
+fn traits(entry: &Entry) -> Traits {
+    Traits {
+        gateway: entry.gateway,
+        price_per_request: entry.price_per_request.unwrap_or(0.0),
+        price_per_byte: entry.price_per_gb.unwrap_or(0.0) / 1e9,
     }
 }
 
