@@ -7,7 +7,7 @@ use std::{
 
 use forbear_core::{
     attempt::Ask,
-    exit::{self, Pick, Rotate},
+    exit::{self, Pick},
     gate::Cause,
     policy::BoundScope,
     scope::ScopeKey,
@@ -201,7 +201,7 @@ impl<G: GateStore> Shared<G> {
             });
         };
         let wanted = exit::Ask { keep: work.keep, not: work.not, account: route.account };
-        let own = work.keep.is_some() && self.settings.exits.rotate == Rotate::Never;
+        let own = pool.members.own(work.keep).is_some();
         let asker = ByExit { shared: self, route, pool };
         let leave = pool.members.acquire(&self.gates, &route.origin, (wanted, ask), now, &asker).await?;
         Ok(match leave {

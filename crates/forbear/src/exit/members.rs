@@ -55,6 +55,10 @@ pub(crate) trait Asker: Sync {
 }
 
 /// Whether a request may start, and by which exit.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is made; a box would be an allocation a request"
+)]
 pub(crate) enum Leave<G: GateStore> {
     Go(Admission<G>, Arc<[BoundScope]>, Pick),
     Wait {
@@ -158,6 +162,11 @@ impl Members {
     /// The exit that the item had rather not again, and the one that it waits for.
     pub(crate) fn wishes(&self, pick: &Pick, judged: &Judged) -> (Option<ExitId>, Option<ExitId>) {
         (judged.others.then_some(pick.exit), (self.rotate == Rotate::Never).then_some(pick.exit))
+    }
+
+    /// The exit that an item waits for, whatever others there are: without rotation that by which it went before.
+    pub(crate) fn own(&self, keep: Option<ExitId>) -> Option<ExitId> {
+        keep.filter(|_| self.rotate == Rotate::Never)
     }
 
     /// The request is not sent after all. Names the origins at which somebody may ask again.
@@ -264,7 +273,7 @@ impl<A: Asker> Asking<'_, A> {
 impl<A: Asker> Drop for Asking<'_, A> {
     fn drop(&mut self) {
         if let Some(pick) = self.pick.take() {
-            self.asker.freed(self.members.undo(&pick));
+            self.asker.freed(self.members.machine.lock().turn_down(&pick));
         }
     }
 }

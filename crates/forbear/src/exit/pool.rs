@@ -164,7 +164,8 @@ impl<G: GateStore> ExitPool<G> {
     /// Dropped before it is ready, nothing is taken; the place in the line is lost.
     pub async fn exit(&self, url: &str, item: &Item) -> Result<Exit<G>, ExitError> {
         let target = Target::parse(url)?;
-        let line = self.inner.lines.join(target.origin(), item.account.as_ref());
+        let own = self.inner.members.own(item.keep);
+        let line = self.inner.lines.join(target.origin(), item.account.as_ref(), own);
         let _turn = line.turn().await;
         loop {
             let wait = match self.ask(&target, item).await? {
