@@ -21,11 +21,25 @@ use parking_lot::Mutex;
 use super::{Entry, ExitUrl};
 use crate::permit::{self, Admission, Answer};
 
+/// What exits of one run are called: no credentials, and no two alike.
+#[derive(Default)]
+pub(crate) struct Names(HashMap<String, u32>);
+
+impl Names {
+    /// Two that share host and port are two (S2): the second of them is named as the second.
+    fn of(&mut self, url: &ExitUrl) -> Arc<str> {
+        let name = url.name();
+        let nth = self.0.entry(name.clone()).or_insert(0);
+        *nth += 1;
+        if *nth == 1 { name.into() } else { format!("{name}#{nth}").into() }
+    }
+}
+
 /// Exits that stand in for one another.
 pub(crate) struct Members {
     machine: Mutex<Exits>,
     entries: Vec<Entry>,
-    /// What records and scopes call them: no credentials, and no two alike.
+    /// What records and scopes call them.
     names: Vec<Arc<str>>,
     rotate: Rotate,
     /// Chance: what session tokens are made of.
@@ -76,19 +90,12 @@ pub(crate) enum Leave<G: GateStore> {
 }
 
 impl Members {
-    pub(crate) fn new(entries: Vec<Entry>, policy: ExitPolicy) -> Members {
+    /// `names` are those of the run: scopes go by them.
+    pub(crate) fn new(entries: Vec<Entry>, policy: ExitPolicy, names: &mut Names) -> Members {
         let traits = entries.iter().map(traits);
         let rotate = policy.rotate;
         let machine = Mutex::new(Exits::new(policy, traits, fastrand::u64(..)));
-        let mut seen: HashMap<String, u32> = HashMap::new();
-        let names = entries.iter().map(|entry| {
-            let name = entry.url.name();
-            let nth = seen.entry(name.clone()).or_insert(0);
-            *nth += 1;
-            // Two that share host and port are two (S2): the second of them is named as the second.
-            if *nth == 1 { name.into() } else { format!("{name}#{nth}").into() }
-        });
-        let names = names.collect();
+        let names = entries.iter().map(|entry| names.of(&entry.url)).collect();
         Members { machine, entries, names, rotate, seed: std::array::from_fn(|_| fastrand::u8(..)) }
     }
 
