@@ -200,14 +200,16 @@ impl Exits {
         {
             site.put_off(pick.exit, until);
         }
-        self.give_back(pick)
+        self.not_taken(pick)
     }
 
     /// The pair's gate, or the exit's, has as many requests on the wire as it may: the pick is given back, and the exit is
     /// offered again when one of its requests has come back. Where none is known, the place is held by one whose report is
     /// under way, or by somebody who shares the gate: it is offered again in a moment.
     pub fn full(&mut self, pick: &Pick) -> Vec<Arc<str>> {
-        let freed = self.give_back(pick);
+        // While others hold it, nobody who waits for it is called: they would find it as full, and call each other for ever.
+        self.let_go(pick);
+        let freed = if self.is_held(pick.exit) { Vec::new() } else { self.call_all(pick.exit) };
         let exit = &mut self.exits[pick.exit.0 as usize];
         if let Some(site) = self.sites.get_mut(&*pick.origin) {
             if exit.in_flight == 0 {
@@ -234,14 +236,24 @@ impl Exits {
         self.sites.values_mut().for_each(|site| site.recall(exit));
     }
 
-    /// The request is not sent after all, for a reason that is not its exit's.
+    /// A gate that is not the exit's holds the request up: the pick is given back, and nobody else is the worse for it.
+    pub fn turn_down(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        self.ask_first(pick);
+        self.not_taken(pick)
+    }
+
+    /// A request that all gates had admitted is not sent after all: its place is free.
     pub fn undo(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        self.ask_first(pick);
+        self.give_back(pick)
+    }
+
+    fn ask_first(&mut self, pick: &Pick) {
         if let Some(site) = self.sites.get_mut(&*pick.origin)
             && site.take(pick.exit)
         {
             site.ready.push_front(pick.exit);
         }
-        self.give_back(pick)
     }
 
     /// Whether anything can go out at all (E5).
@@ -289,18 +301,49 @@ impl Exits {
         Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now, recalls }
     }
 
-    /// The pick holds nothing any more. Names the origins that wanted its exit.
+    /// A request has come back, and holds nothing any more. Names the origins that wanted its exit.
     pub(super) fn give_back(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        self.let_go(pick);
+        self.call_all(pick.exit)
+    }
+
+    /// The same for a pick that never held a place at a gate: only who waited for this very pick is called.
+    fn not_taken(&mut self, pick: &Pick) -> Vec<Arc<str>> {
+        self.let_go(pick);
+        if !self.is_held(pick.exit) {
+            return self.call_all(pick.exit);
+        }
+        // A trial at this origin may be had by another lane.
+        let site = self.sites.get_mut(&*pick.origin);
+        let Some(site) = site.filter(|s| s.pairs.get(&pick.exit).is_none_or(|pair| pair.in_flight == 0))
+        else {
+            return Vec::new();
+        };
+        if site.full.contains(&pick.exit) {
+            return Vec::new();
+        }
+        self.exits[pick.exit.0 as usize].wanted.extract_if(.., |origin| **origin == *pick.origin).collect()
+    }
+
+    fn let_go(&mut self, pick: &Pick) {
         let exit = &mut self.exits[pick.exit.0 as usize];
         exit.in_flight = exit.in_flight.saturating_sub(1);
-        let wanted = std::mem::take(&mut exit.wanted);
         if let Some(pair) = self.sites.get_mut(&*pick.origin).and_then(|site| site.pairs.get_mut(&pick.exit))
         {
             pair.in_flight = pair.in_flight.saturating_sub(1);
         }
+    }
+
+    fn is_held(&self, exit: ExitId) -> bool {
+        self.exits[exit.0 as usize].in_flight > 0
+    }
+
+    /// It can be had again where it was full or busy.
+    fn call_all(&mut self, exit: ExitId) -> Vec<Arc<str>> {
+        let wanted = std::mem::take(&mut self.exits[exit.0 as usize].wanted);
         for origin in &wanted {
             if let Some(site) = self.sites.get_mut(origin) {
-                site.freed(pick.exit);
+                site.freed(exit);
             }
         }
         wanted

@@ -476,3 +476,22 @@ fn e2_without_rotation_an_item_waits_for_its_own_exit_unless_that_is_broken() {
     let _ = exits.judge(&again, &fault(ExitFault::Broken), 0, until, 0.0);
     assert_ne!(pick(&mut exits, A, own, until).exit, ExitId(1));
 }
+
+#[test]
+fn c2_who_finds_an_exit_full_calls_nobody_else_who_did() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let held = pick(&mut exits, A, Ask::default(), now);
+    let one = pick(&mut exits, A, Ask::default(), now);
+    assert!(exits.full(&one).is_empty());
+    let other = pick(&mut exits, B, Ask::default(), now);
+    assert!(exits.full(&other).is_empty(), "A would find it as full, and call B, and so on");
+    let third = pick(&mut exits, "https://c:443", Ask::default(), now);
+    assert!(exits.turn_down(&third).is_empty(), "nothing has come back");
+    for origin in [A, B] {
+        assert_eq!(exits.choose(origin, Ask::default(), now), Choice::Busy { or: None });
+    }
+    let mut called = exits.judge(&held, &Outcome::Success, 0, now, 0.0).freed;
+    called.sort_unstable();
+    assert_eq!(called, [A.into(), B.into()]);
+}
