@@ -422,7 +422,7 @@ fn s5_with_one_limit_behind_all_exits_rotating_does_not_send_into_the_pause() {
     assert!(early <= 5 * (16 + 2), "{early} requests into pauses");
     let into = fleet.log.iter().filter(|sent| matches!(sent.outcome, Outcome::Refused(_)));
     let late = into.clone().filter(|sent| {
-        let first = fleet.log.iter().rfind(|s| {
+        let first = fleet.log.iter().find(|s| {
             matches!(s.outcome, Outcome::Refused(_)) && s.at < sent.at && sent.at.since(s.at) < 9 * S
         });
         first.is_some_and(|first| sent.at.since(first.at) > 500 * MS && sent.at.since(first.at) < 9 * S)

@@ -75,6 +75,20 @@ async fn e5_the_only_exit_dies_in_mid_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn e5_a_dead_proxy_of_the_environment_ends_no_run_that_has_other_work() {
+    let server = zoo("open", ms(0)).await;
+    let dead = Proxy::start(ProxyOptions::at(41)).await.unwrap();
+    dead.shut();
+    let lines = [vec!["http://192.0.2.1/".to_owned()], pages(&server, "p", 12)].concat();
+    let config = "rate = \"3/s\"\nstall_after = \"1s\"\n";
+    let job = Job::of(lines).unlearned(config).env("NO_PROXY", "127.0.0.0/8");
+    let job = job.env("http_proxy", &dead.url("http", ""));
+    let ran = job.run(&[]).await;
+    assert_eq!((ran.status, job.count("done")), (5, 12), "{}", ran.stderr);
+    assert_eq!(server.stop().await.hits().len(), 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn e6_the_environment_is_used_when_no_exit_is_given_and_only_then() {
     let server = zoo("open", ms(0)).await;
     let (given, env) = (Exits::start(1).await, Proxy::start(ProxyOptions::at(40)).await.unwrap());

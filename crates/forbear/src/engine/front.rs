@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use forbear_core::{
-    exit::ExitId, frontier::Frontier, multiplier::RetryMultiplier, scope::ScopeKey, time::Timestamp,
+    exit::{ExitId, Usable},
+    frontier::Frontier,
+    multiplier::RetryMultiplier,
+    scope::ScopeKey,
+    time::Timestamp,
 };
 use forbear_store::queue::{Counters, Item, LaneId};
 
@@ -192,6 +196,16 @@ impl Front {
     pub(super) fn waiting_for(&self, scope: &ScopeKey) -> usize {
         let lanes = self.routes.iter().filter(|(_, route)| route.scopes.iter().any(|s| s.key == *scope));
         lanes.filter_map(|(lane, _)| self.frontier.waiting(*lane)).map(|(items, _)| items).sum()
+    }
+
+    /// Whether an item at hand waits for something else than an exit: it goes directly, or its exits can be used.
+    pub(super) fn has_a_way(&self) -> bool {
+        let usable = |route: &Route| match &route.pool {
+            Some(pool) => pool.members.usable() == Usable::Yes,
+            None => true,
+        };
+        let waits = |lane| self.frontier.waiting(lane).is_some_and(|(items, _)| items > 0);
+        self.routes.iter().any(|(lane, route)| waits(*lane) && usable(route))
     }
 
     /// Forgets the routes of lanes that are done.

@@ -463,9 +463,11 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         let hopeless = match usable {
             Usable::Yes => false,
             Usable::Out => wait.is_none(),
-            // A proxy's outage is waited for as long as a server's.
+            // A proxy's outage is waited for as long as a server's, and by those alone that go by it.
             Usable::Failing { since, .. } => {
-                deadline.is_none() && now.since(since) > shared.settings.stall_after
+                deadline.is_none()
+                    && now.since(since) > shared.settings.stall_after
+                    && !shared.front.lock().has_a_way()
             }
         };
         if hopeless {
