@@ -107,7 +107,9 @@ async fn v1_a_dead_exit_costs_no_attempt() {
     exits.all[0].shut();
     let job = Job::of(pages(&server, "p", 20));
     let listed = exits.listed(&job, "http", "");
-    job.run_all_done(20, &[&listed[..], &["--max-attempts", "1"]].concat()).await;
+    let ran = job.run_all_done(20, &[&listed[..], &["--max-attempts", "1"]].concat()).await;
+    let row = ran.row(&server);
+    assert!(row.requests > 20 && row.faults == 0, "it is no fault of the site: {row:?}");
     assert_never_direct(&server.stop().await);
 }
 

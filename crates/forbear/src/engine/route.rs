@@ -98,7 +98,7 @@ pub struct HostStats {
     pub failed: AtomicU64,
     /// Requests refused.
     pub refused: AtomicU64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: AtomicU64,
     /// Bytes of body received.
     pub bytes: AtomicU64,

@@ -60,7 +60,7 @@ pub struct HostRow {
     pub failed: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: u64,
     /// Bytes of body, decoded.
     pub bytes: u64,

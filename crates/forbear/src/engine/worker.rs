@@ -81,7 +81,8 @@ impl<G: GateStore> Shared<G> {
         let outcome = judged.as_ref().map_or(outcome, |judged| judged.outcome);
         match &outcome {
             Outcome::Refused(_) => HostStats::add(&route.stats.refused, 1),
-            Outcome::Overloaded | Outcome::Fault { .. } | Outcome::Exit { .. } | Outcome::NotTaken => {
+            // An exit's own fault stands in the exit's row (E1).
+            Outcome::Overloaded | Outcome::Fault { .. } | Outcome::NotTaken => {
                 HostStats::add(&route.stats.faults, 1);
             }
             _ => {}
