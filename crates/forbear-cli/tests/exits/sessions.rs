@@ -111,5 +111,7 @@ async fn e4_a_rotating_gateway_is_not_judged_as_one_address() {
     job.run_all_done(60, &[&flags[..], &["--workers", "2"]].concat()).await;
     let users: BTreeSet<String> = proxy.asked().iter().map(|asked| asked.user_text()).collect();
     assert!(users.len() >= 10, "a new session after each: {users:?}");
+    let kept = job.say(&["job", "show", "job"]);
+    assert!(!kept.contains('~'), "no later run meets the address of a session: {kept}");
     assert_eq!(server.stop().await.distinct_paths(), 60);
 }

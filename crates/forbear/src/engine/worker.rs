@@ -428,7 +428,7 @@ impl<G: GateStore> Shared<G> {
         course: &Course,
         said: Option<&str>,
     ) {
-        let Course { route, scopes, .. } = course;
+        let Course { route, scopes, out, .. } = course;
         if news.wakes() {
             let keys: Vec<ScopeKey> = scopes.iter().map(|scope| scope.key.clone()).collect();
             let mut front = self.front.lock();
@@ -456,7 +456,9 @@ impl<G: GateStore> Shared<G> {
             record: GateRecord::encode_with(&gate, now, refused),
             until,
         };
-        if let Err(error) = self.job.save_gate(record) {
+        let by_exit = scopes[news.scope].by.is_some_and(|by| by.exit);
+        let passing = by_exit && out.as_ref().is_some_and(|out| out.pool.members.is_gateway(&out.pick));
+        if !passing && let Err(error) = self.job.save_gate(record) {
             self.stop_for(&error);
         }
         match news.change {

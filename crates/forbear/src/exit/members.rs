@@ -239,7 +239,8 @@ impl Members {
         rows.collect()
     }
 
-    fn is_gateway(&self, pick: &Pick) -> bool {
+    /// Behind it there is another address for each session, and none of them is met again by a later run.
+    pub(crate) fn is_gateway(&self, pick: &Pick) -> bool {
         self.entries[pick.exit.0 as usize].gateway
     }
 
