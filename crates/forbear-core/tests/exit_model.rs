@@ -87,8 +87,8 @@ struct Model {
     out: HashSet<ExitId>,
     /// Until when a pair was put off; a recall or the time ends it.
     off: BTreeMap<(ExitId, String), Timestamp>,
-    /// Pairs that were full or failed since they were chosen last: they may stand in another line than the first.
-    elsewhere: HashSet<(ExitId, String)>,
+    /// Pairs that were full since they were chosen last.
+    full: HashSet<(ExitId, String)>,
     /// Who has had each session.
     sessions: BTreeMap<u64, (ExitId, String)>,
     /// Sessions of pairs that were left: nobody gets one of these again.
@@ -109,7 +109,7 @@ impl Model {
             recalls: 0,
             out: HashSet::new(),
             off: BTreeMap::new(),
-            elsewhere: HashSet::new(),
+            full: HashSet::new(),
             sessions: BTreeMap::new(),
             ended: HashSet::new(),
             waiting: HashSet::new(),
@@ -132,16 +132,17 @@ impl Model {
                 let until = self.now.plus(Duration::from_millis(ms));
                 let freed = self.exits.put_off(&pick, until);
                 self.called(&freed);
-                // What was recalled since is asked again; what is full or rests already stays where it is.
-                if recalls == self.recalls && !self.elsewhere.contains(&pair(&pick)) {
-                    self.off.entry(pair(&pick)).or_insert(until);
+                // What was recalled since is asked again; what is full stays where it is.
+                if recalls == self.recalls && !self.full.contains(&pair(&pick)) {
+                    let off = self.off.entry(pair(&pick)).or_insert(until);
+                    *off = until.max(*off);
                 }
             }
             Step::Full { which } => {
                 let Some((pick, _)) = self.take(which) else { return };
                 let freed = self.exits.full(&pick);
                 self.called(&freed);
-                self.elsewhere.insert(pair(&pick));
+                self.full.insert(pair(&pick));
             }
             Step::TurnDown { which } => {
                 let Some((pick, _)) = self.take(which) else { return };
@@ -175,7 +176,7 @@ impl Model {
             Choice::Use(pick) => {
                 assert!(!self.out.contains(&pick.exit), "an exit that is out was chosen");
                 let pair = pair(&pick);
-                self.elsewhere.remove(&pair);
+                self.full.remove(&pair);
                 assert!(!self.off.contains_key(&pair), "a pair that was put off was chosen");
                 assert_eq!(pick.origin(), origin);
                 assert!(!self.ended.contains(&pick.session), "a session came back");
@@ -201,9 +202,6 @@ impl Model {
         self.called(&judged.freed);
         if matches!(outcome, Outcome::Exit { fault: ExitFault::Rejected, .. }) {
             self.out.insert(pick.exit);
-        }
-        if by_exit {
-            self.elsewhere.extend(ORIGINS.map(|origin| (pick.exit, origin.to_owned())));
         }
         if judged.outcome != *outcome {
             self.off.retain(|(_, origin), _| origin != pick.origin()); // believed: the origin's, and no pair is to blame

@@ -96,7 +96,7 @@ impl Exits {
             freed,
         };
         let index = pick.exit.0 as usize;
-        let gateway = self.exits[index].traits.gateway;
+        let (gateway, served_before) = (self.exits[index].traits.gateway, self.exits[index].serves());
         judged.others |= gateway && self.policy.rotate == Rotate::Retries;
         self.count(index, outcome, bytes);
         if let Outcome::Exit { fault, processed } = *outcome {
@@ -117,6 +117,7 @@ impl Exits {
         } else if !matches!(outcome, Outcome::Fault { .. } | Outcome::NotTaken) {
             judged.change = self.served(index);
         }
+        self.serving = self.serving + usize::from(self.exits[index].serves()) - usize::from(served_before);
         self.note(pick, gateway, &mut judged, now);
         if judged.left {
             self.leave(pick);

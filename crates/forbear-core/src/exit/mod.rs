@@ -130,6 +130,8 @@ pub struct Pick {
     pub session: u64,
     origin: Arc<str>,
     at: Timestamp,
+    /// It tries an exit out.
+    trial: bool,
     /// How many exits had been recalled until then.
     recalls: u64,
 }

@@ -21,6 +21,8 @@ pub struct Exits {
     /// Exits that are out, and exits that fail.
     pub(super) out: usize,
     pub(super) failing: usize,
+    /// Exits that have served, and neither fail nor are out.
+    pub(super) serving: usize,
     /// Since when there has been no usable exit.
     pub(super) none_since: Option<Timestamp>,
     seed: u64,
@@ -79,19 +81,20 @@ impl Exits {
             })
             .collect();
         let (policy, sites) = (policy, HashMap::new());
-        let (last_session, recalls, pairs, out, failing, none_since) = (0, 0, 0, 0, 0, None);
-        Exits { policy, exits, sites, last_session, recalls, pairs, out, failing, none_since, seed }
+        let (last_session, recalls, pairs, out, failing, serving, none_since) = (0, 0, 0, 0, 0, 0, None);
+        Exits { policy, exits, sites, last_session, recalls, pairs, out, failing, serving, none_since, seed }
     }
 
     /// The exit for one request to `origin`: of those that may be asked now the one that succeeds most, then the cheaper one,
-    /// where a success costs a quarter less, then the next in turn (E2). One that has never served gets one request at a
-    /// time, and while others have served only each eighth choice; one that failed gets one at a time until it serves.
+    /// where a success costs a quarter less, then the next in turn (E2). One that has never served, or
+    /// has failed since, is on trial: one request at a time, and while others serve each eighth choice and an eighth of what is
+    /// on the wire here, at most.
     pub fn choose(&mut self, origin: &str, ask: Ask, now: Timestamp) -> Choice {
         if self.out == self.exits.len() {
             return Choice::None;
         }
         self.make_room(origin, now);
-        let Exits { policy, exits, sites, .. } = self;
+        let Exits { policy, exits, sites, serving, .. } = self;
         let Some(site) = sites.get_mut(origin) else { return Choice::None };
         site.expire(now);
         (site.used_at, site.turns) = (now, site.turns.wrapping_add(1));
@@ -114,7 +117,10 @@ impl Exits {
             }
         }
         let keep = ask.keep.or_else(|| ask.account.and_then(|account| site.accounts.get(&account).copied()));
-        let mut best: Option<(Rank, ExitId)> = None;
+        // While others serve, those that are tried out hold an eighth of what goes out here at most, however slow they are.
+        let may_try = *serving == 0 || site.trying.len() * TRICKLE as usize <= site.in_flight;
+        let its_turn = *serving == 0 || (may_try && site.turns.is_multiple_of(TRICKLE));
+        let (mut best, mut else_try): (Option<(Rank, ExitId)>, Option<ExitId>) = (None, None);
         let (mut at, mut looked, mut busy) = (0, 0, false);
         for _ in 0..site.ready.len() {
             if looked == LOOK || at == site.ready.len() {
@@ -144,27 +150,33 @@ impl Exits {
                     continue;
                 }
             }
-            let trial = (exit.fails > 0 || !exit.proven) && exit.in_flight > 0;
-            if trial || site.pairs.get(&id).is_some_and(|pair| pair.fails > 0 && pair.in_flight > 0) {
+            let trial_here = site.pairs.get(&id).is_some_and(|pair| pair.fails > 0 && pair.in_flight > 0);
+            let trial = exit.on_trial();
+            if trial_here || (trial && exit.in_flight > 0) {
                 busy = true;
                 exit.is_wanted_by(&site.origin);
+                continue;
+            }
+            if trial && !its_turn {
+                if may_try && else_try.is_none_or(|known| ask.not == Some(known)) {
+                    else_try = Some(id);
+                }
+                site.ready.remove(at - 1); // as those set aside
+                site.ready.push_back(id);
+                at -= 1;
                 continue;
             }
             looked += 1;
             let rank = Rank {
                 tried: ask.not == Some(id),
                 strange: keep.is_some() && keep != Some(id),
-                proof: match (exit.proven, site.turns % TRICKLE) {
-                    (true, _) => 1,
-                    (false, 0) => 0,
-                    (false, _) => 2,
-                },
+                serves: !trial,
                 // In quarters: who is a little better must not get everything.
                 failures: ((1.0 - rate.unwrap_or(1.0)) * 4.0).round() as u8,
                 cost: exit.cost_per_success(),
             };
             // Nobody can be better than that, unless it is the turn of one that has never served.
-            let perfect = rank == Rank::BEST && !site.turns.is_multiple_of(TRICKLE);
+            let perfect = rank == Rank::BEST && !its_turn;
             if best.as_ref().is_none_or(|(known, _)| rank.cmp(known) == Ordering::Less) {
                 best = Some((rank, id));
             }
@@ -172,11 +184,21 @@ impl Exits {
                 break;
             }
         }
+        // One that was not tried by this item yet is worth a trial.
+        let worth = |id: &ExitId| best.as_ref().is_none_or(|(rank, _)| rank.tried && ask.not != Some(*id));
+        if let Some(id) = else_try.filter(worth) {
+            return Choice::Use(self.take(origin, id, ask, now));
+        }
         if let Some((rank, id)) = best {
             // Who is to be kept may stand further back in the line.
             let kept = keep
                 .filter(|keep| rank.strange && ask.not != Some(*keep) && site.may_take(*keep, exits, now));
             return Choice::Use(self.take(origin, kept.unwrap_or(id), ask, now));
+        }
+        // Nobody but those that may not be tried out now: one of the trials comes back.
+        if let Some(tried) = site.trying.first().filter(|_| !may_try) {
+            busy = true;
+            exits[tried.0 as usize].is_wanted_by(&site.origin);
         }
         let next = site.waiting.first().map(|(until, _)| *until);
         match (busy || !site.full.is_empty(), next) {
@@ -296,9 +318,14 @@ impl Exits {
             pair.session = self.last_session;
         }
         pair.in_flight += 1;
-        self.exits[id.0 as usize].in_flight += 1;
-        let recalls = self.recalls;
-        Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now, recalls }
+        site.in_flight += 1;
+        let exit = &mut self.exits[id.0 as usize];
+        exit.in_flight += 1;
+        let (trial, recalls) = (exit.on_trial(), self.recalls);
+        if trial {
+            site.trying.push(id);
+        }
+        Pick { exit: id, session: pair.session, origin: site.origin.clone(), at: now, trial, recalls }
     }
 
     /// A request has come back, and holds nothing any more. Names the origins that wanted its exit.
@@ -328,8 +355,12 @@ impl Exits {
     fn let_go(&mut self, pick: &Pick) {
         let exit = &mut self.exits[pick.exit.0 as usize];
         exit.in_flight = exit.in_flight.saturating_sub(1);
-        if let Some(pair) = self.sites.get_mut(&*pick.origin).and_then(|site| site.pairs.get_mut(&pick.exit))
-        {
+        let Some(site) = self.sites.get_mut(&*pick.origin) else { return };
+        site.in_flight = site.in_flight.saturating_sub(1);
+        if let Some(place) = site.trying.iter().position(|exit| pick.trial && *exit == pick.exit) {
+            site.trying.swap_remove(place);
+        }
+        if let Some(pair) = site.pairs.get_mut(&pick.exit) {
             pair.in_flight = pair.in_flight.saturating_sub(1);
         }
     }
@@ -391,6 +422,16 @@ impl Exits {
 }
 
 impl Exit {
+    /// It has never served, or has failed since.
+    fn on_trial(&self) -> bool {
+        self.fails > 0 || !self.proven
+    }
+
+    /// It has served, and neither fails nor is out.
+    pub(super) fn serves(&self) -> bool {
+        !self.on_trial() && !self.out
+    }
+
     fn is_wanted_by(&mut self, origin: &Arc<str>) {
         if !self.wanted.contains(origin) {
             self.wanted.push(origin.clone());
@@ -409,17 +450,17 @@ impl Exit {
 struct Rank {
     tried: bool,
     strange: bool,
-    proof: u8,
+    serves: bool,
     failures: u8,
     cost: f64,
 }
 
 impl Rank {
     /// Served before, without a failure lately, and for nothing.
-    const BEST: Rank = Rank { tried: false, strange: false, proof: 1, failures: 0, cost: 0.0 };
+    const BEST: Rank = Rank { tried: false, strange: false, serves: true, failures: 0, cost: 0.0 };
 
     fn cmp(&self, other: &Rank) -> Ordering {
-        let order = |r: &Rank| (r.tried, r.strange, r.proof, r.failures);
+        let order = |r: &Rank| (r.tried, r.strange, r.serves, r.failures);
         let cost = |a: &Rank, b: &Rank| (a.cost * DEARER < b.cost).cmp(&(b.cost * DEARER < a.cost)).reverse();
         order(self).cmp(&order(other)).then_with(|| cost(self, other))
     }

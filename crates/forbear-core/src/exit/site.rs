@@ -19,6 +19,10 @@ pub(super) struct Site {
     /// Holds as many requests as it may.
     pub(super) full: Vec<ExitId>,
     pub(super) pairs: HashMap<ExitId, Pair>,
+    /// Requests that hold an exit here.
+    pub(super) in_flight: usize,
+    /// The exits of those that try one out: it has never served, or has failed since.
+    pub(super) trying: Vec<ExitId>,
     /// How many pairs are set aside for failing too often.
     pub(super) aside: usize,
     /// Different exits that found no way to the origin, since the last that did; as many as matter.
@@ -52,6 +56,8 @@ impl Site {
             waiting: BTreeSet::new(),
             full: Vec::new(),
             pairs: HashMap::new(),
+            in_flight: 0,
+            trying: Vec::new(),
             aside: 0,
             no_way: Vec::new(),
             refused: None,
@@ -85,6 +91,12 @@ impl Site {
     /// Nobody asks the exit before `until`.
     pub(super) fn put_off(&mut self, exit: ExitId, until: Timestamp) {
         if self.take(exit) {
+            self.waiting.insert((until, exit));
+            return;
+        }
+        let sooner = self.waiting.iter().find(|(at, other)| *other == exit && *at < until).copied();
+        if let Some(entry) = sooner {
+            self.waiting.remove(&entry);
             self.waiting.insert((until, exit));
         }
     }

@@ -495,3 +495,42 @@ fn c2_who_finds_an_exit_full_calls_nobody_else_who_did() {
     called.sort_unstable();
     assert_eq!(called, [A.into(), B.into()]);
 }
+
+/// Exits that take a request and say nothing hold a place for as long as a request may take.
+#[test]
+fn e2_among_many_dead_exits_the_few_that_serve_get_nearly_everything() {
+    let (mut exits, mut now) = (pool(300), start());
+    let dead = |exit: ExitId| !exit.0.is_multiple_of(30);
+    let (mut stuck, mut served, mut trials) = (Vec::new(), 0, 0);
+    for n in 0..20_000u64 {
+        now = now.plus(MS);
+        stuck.retain(|(pick, until)| {
+            if *until <= now {
+                let _ = exits.judge(pick, &fault(ExitFault::Silent), 0, now, 0.5);
+            }
+            *until > now
+        });
+        if stuck.len() >= 8 {
+            continue; // as many as there may be on the wire
+        }
+        let Choice::Use(pick) = exits.choose(A, Ask::default(), now) else { continue };
+        if dead(pick.exit) {
+            trials += usize::from(n > 10_000);
+            stuck.push((pick, now.plus(Duration::from_secs(2))));
+        } else {
+            let _ = exits.judge(&pick, &Outcome::Success, 0, now, 0.5);
+            served += usize::from(n > 10_000);
+        }
+    }
+    assert!(served > 9_900 && (1..100).contains(&trials), "{served} served, {trials} tried out");
+}
+
+#[test]
+fn e2_an_item_that_one_exit_failed_may_try_out_another() {
+    let (mut exits, now) = (pool(40), start());
+    let first = serve(&mut exits, A, now);
+    let other = pick(&mut exits, A, Ask { not: Some(first), ..Ask::default() }, now);
+    assert_ne!(other.exit, first);
+    let again = pick(&mut exits, A, Ask { not: Some(first), ..Ask::default() }, now);
+    assert_eq!(again.exit, first, "one at a time is tried out");
+}
