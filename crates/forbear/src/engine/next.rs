@@ -97,11 +97,13 @@ struct ByExit<'a, G> {
 
 impl<G: GateStore> Asker for ByExit<'_, G> {
     async fn scopes(&self, pick: &Pick) -> Arc<[BoundScope]> {
-        let (scopes, fresh) = self.shared.routes.through(self.route, &self.pool.members, pick);
-        if fresh {
-            self.shared.restore(&scopes).await;
+        let members = &self.pool.members;
+        if let Some(known) = self.route.through(members, pick) {
+            return known;
         }
-        scopes
+        let scopes = self.shared.routes.through(self.route, members, pick);
+        self.shared.restore(&scopes).await;
+        self.route.keep(members, pick, scopes)
     }
 
     fn freed(&self, origins: Vec<Arc<str>>) {
