@@ -102,8 +102,9 @@ impl Exits {
             && let Some(own) = ask.keep
         {
             let exit = &mut exits[own.0 as usize];
-            // It waits for its own, unless that is broken, or does not serve this origin any more.
-            if !exit.out && exit.fails == 0 {
+            // It waits for its own, unless that is broken, or finds no way to this origin: it would wait for ever.
+            let no_way = site.pairs.get(&own).is_some_and(|pair| pair.fails > 0);
+            if !exit.out && exit.fails == 0 && !no_way {
                 if let Some((until, _)) = site.waiting.iter().find(|(_, id)| *id == own) {
                     return Choice::Wait { until: *until };
                 }

@@ -534,3 +534,23 @@ fn e2_an_item_that_one_exit_failed_may_try_out_another() {
     let again = pick(&mut exits, A, Ask { not: Some(first), ..Ask::default() }, now);
     assert_eq!(again.exit, first, "one at a time is tried out");
 }
+
+#[test]
+fn e2_without_rotation_nobody_waits_for_an_exit_that_finds_no_way() {
+    let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
+    let (mut exits, mut now) = (Exits::new(policy, vec![Traits::default(); 3], 1), start());
+    for _ in 0..10 {
+        serve(&mut exits, A, now);
+    }
+    let (mut keep, mut asked) = (Some(ExitId(1)), Vec::new());
+    loop {
+        let next = pick(&mut exits, A, Ask { keep, ..Ask::default() }, now);
+        now = now.plus(MS);
+        let judged = exits.judge(&next, &fault(ExitFault::NoWay), 0, now, 0.0);
+        (keep, asked) = (Some(next.exit), [asked, vec![next.exit]].concat());
+        if matches!(judged.outcome, Outcome::Fault { .. }) {
+            break; // believed: from here on attempts count, and the item ends
+        }
+    }
+    assert_eq!((asked[0], asked.len()), (ExitId(1), 3), "{asked:?}");
+}
