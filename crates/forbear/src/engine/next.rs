@@ -67,10 +67,6 @@ impl Course {
 }
 
 /// Whether an item may start.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is taken apart where it is made; a box would be an allocation a request"
-)]
 enum Leave<G: GateStore> {
     Go(Admission<G>, Arc<[BoundScope]>, Option<Out>),
     Wait {

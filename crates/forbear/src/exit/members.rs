@@ -69,10 +69,6 @@ pub(crate) trait Asker: Sync {
 }
 
 /// Whether a request may start, and by which exit.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is taken apart where it is made; a box would be an allocation a request"
-)]
 pub(crate) enum Leave<G: GateStore> {
     Go(Admission<G>, Arc<[BoundScope]>, Pick),
     Wait {
