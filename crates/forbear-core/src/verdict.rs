@@ -71,7 +71,7 @@ pub enum Verdict {
         /// The told wait as it was: what "due" is counted from (X2).
         told: Duration,
     },
-    /// Put back until the next run: it was refused too often in this one, or its quota says no time.
+    /// Put back until the next run: it was refused, or failed by its exits, too often in this one, or its quota says no time.
     ParkForNextRun,
     /// Put back until its account has new credentials.
     ParkForCredentials,
@@ -186,6 +186,8 @@ pub fn verdict(
             _ => Verdict::Fail(FailReason::Blocked),
         },
         Outcome::Exit { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
+        // One that breaks every exit would go round for ever, and take them all from the others.
+        Outcome::Exit { .. } if history.tries >= EXITS_TRIED_MAX => Verdict::ParkForNextRun,
         Outcome::Exit { fault: ExitFault::Broken | ExitFault::Silent, .. } => {
             let step = policy.exit_wait;
             let after =
@@ -257,6 +259,8 @@ fn after_failure(history: &History, policy: &ItemPolicy, retry_granted: bool, ro
 
 /// After so many requests in a run an item that is never looked at counts as failing.
 const NOT_TAKEN_MAX: u32 = 32;
+/// Requests for an item in a run, after which an exit fault is no more a reason to try yet another exit.
+const EXITS_TRIED_MAX: u32 = 64;
 /// A longer wait than a century is told as a century: a moment that every clock and every file can hold.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Chance adds to at most a week of a wait.
@@ -336,6 +340,16 @@ mod tests {
         let get = History { idempotent: true, ..History::default() };
         let parked = verdict(&Outcome::Overloaded, &get, &ItemPolicy::default(), false, 0.0);
         assert!(matches!(parked, Verdict::Park { wait, .. } if wait >= 60 * S), "{parked:?}");
+    }
+
+    #[test]
+    fn v1_an_item_that_no_exit_can_carry_is_put_off() {
+        for fault in [ExitFault::Broken, ExitFault::NoWay, ExitFault::Rejected] {
+            let outcome = Outcome::Exit { fault, processed: Processed::No };
+            let tried = |tries| decide(&outcome, History { tries, idempotent: true, ..History::default() });
+            assert_eq!(tried(EXITS_TRIED_MAX - 1), Verdict::Elsewhere { after: Duration::ZERO });
+            assert_eq!(tried(EXITS_TRIED_MAX), Verdict::ParkForNextRun);
+        }
     }
 
     #[test]

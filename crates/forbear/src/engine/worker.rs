@@ -212,7 +212,10 @@ impl<G: GateStore> Shared<G> {
                 park(work, Until::Time(wall_now().plus(wait)), reason);
             }
             Verdict::ParkForNextRun => {
-                let reason = format!("refused {} times in this run ({said})", work.item.counters.refusals);
+                let reason = match work.item.counters.refusals {
+                    0 => format!("not carried by any exit in {} tries of this run ({said})", work.tries),
+                    refusals => format!("refused {refusals} times in this run ({said})"),
+                };
                 park(work, Until::NextRun, reason);
             }
             Verdict::ParkForCredentials => {
