@@ -74,7 +74,8 @@ impl<G: GateStore> Shared<G> {
         let read = reading.as_ref().map(|reading| course.hide(said(reading)));
         let roll = fastrand::f64();
         let judged = out.as_ref().map(|out| {
-            let judged = out.pool.members.judge(&out.pick, &outcome, attempt.bytes, self.gates.now(), roll);
+            let judged =
+                out.pool.members.judge(&out.pick, &outcome, attempt.received, self.gates.now(), roll);
             self.hear(out, judged.change, attempt.error.as_deref());
             judged
         });
