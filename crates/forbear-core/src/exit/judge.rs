@@ -70,7 +70,7 @@ pub struct Tally {
     pub blocked: u64,
     /// Faults of the exit itself.
     pub faults: u64,
-    /// Bytes of bodies.
+    /// Bytes of bodies as they were on the wire: what sellers of exits count.
     pub bytes: u64,
 }
 
@@ -103,7 +103,17 @@ impl Exits {
             match fault {
                 ExitFault::Rejected => self.turned_away(index, &mut judged),
                 ExitFault::Limited { .. } => {}
-                ExitFault::Broken => self.failed(pick, now, roll, &mut judged),
+                ExitFault::Broken => match self.breaks_off(pick, now) {
+                    Breaks::Everywhere => self.failed(pick, now, roll, &mut judged),
+                    Breaks::HereOnce => {
+                        judged.left = true;
+                        self.rests_here(pick, now, roll);
+                    }
+                    Breaks::Here if self.has_no_way(pick, now, roll) => {
+                        judged.outcome = Outcome::Fault { processed, passing: true };
+                    }
+                    Breaks::Here => judged.left = true,
+                },
                 // Whoever has never served and says nothing is dead; of another it may be what lies behind it.
                 ExitFault::Silent if !self.exits[index].proven => self.failed(pick, now, roll, &mut judged),
                 ExitFault::Silent | ExitFault::NoWay | ExitFault::Forbidden => {
@@ -115,7 +125,7 @@ impl Exits {
                 }
             }
         } else if !matches!(outcome, Outcome::Fault { .. } | Outcome::NotTaken) {
-            judged.change = self.served(index);
+            judged.change = self.served(pick);
         }
         self.serving = self.serving + usize::from(self.exits[index].serves()) - usize::from(served_before);
         self.note(pick, gateway, &mut judged, now);
@@ -200,9 +210,12 @@ impl Exits {
     }
 
     /// An origin has answered through it.
-    fn served(&mut self, index: usize) -> ExitChange {
-        let exit = &mut self.exits[index];
-        exit.proven = true;
+    fn served(&mut self, pick: &Pick) -> ExitChange {
+        let exit = &mut self.exits[pick.exit.0 as usize];
+        (exit.proven, exit.doubted) = (true, false);
+        if exit.served.as_ref().is_none_or(|(_, at)| *at <= pick.at) {
+            exit.served = Some((pick.origin.clone(), pick.at));
+        }
         if exit.out || std::mem::take(&mut exit.fails) == 0 {
             return ExitChange::None;
         }
@@ -217,10 +230,45 @@ impl Exits {
             return; // it was on its way when the exit failed: one failure for all of those (as P3)
         }
         self.failing += usize::from(exit.fails == 0);
-        exit.until = now.plus(self.policy.backoff.delay(exit.fails, roll));
+        let rest = self.policy.backoff.delay(exit.fails, roll);
+        exit.until = now.plus(rest);
+        if self.sites.len() > 1
+            && let Some(site) = self.sites.get_mut(&*pick.origin)
+        {
+            site.put_off(pick.exit, now.plus(2 * rest)); // others try it out first: it may drop this origin alone
+        }
         exit.fails = exit.fails.saturating_add(1);
         exit.failed_at = now;
         judged.change = ExitChange::Failed { until: exit.until };
+    }
+
+    /// Where an exit breaks off: it may drop this origin alone (E1), and then the others have no reason to wait for it. That it
+    /// serves others is a reason for one doubt. It is so when they were served by what was sent since it broke off here before.
+    fn breaks_off(&mut self, pick: &Pick, now: Timestamp) -> Breaks {
+        let exit = &mut self.exits[pick.exit.0 as usize];
+        let elsewhere = exit.served.as_ref().filter(|(origin, _)| *origin != pick.origin).map(|(_, at)| *at);
+        let Some(site) = self.sites.get_mut(&*pick.origin) else { return Breaks::Everywhere };
+        let believed = site.no_way.len() >= NO_WAY;
+        let Some(pair) = site.pairs.get_mut(&pick.exit) else { return Breaks::Everywhere };
+        let before = pair.broke_at.replace(now);
+        let Some(served_at) = elsewhere else { return Breaks::Everywhere };
+        match before {
+            _ if believed && exit.fails == 0 => Breaks::Here,
+            Some(before) if before < served_at && before < pick.at => Breaks::Here,
+            None if exit.fails == 0 && !std::mem::replace(&mut exit.doubted, true) => Breaks::HereOnce,
+            _ => Breaks::Everywhere,
+        }
+    }
+
+    /// The exit is not asked at this origin for a while.
+    fn rests_here(&mut self, pick: &Pick, now: Timestamp, roll: f64) {
+        let Some(site) = self.sites.get_mut(&*pick.origin) else { return };
+        let Some(pair) = site.pairs.get_mut(&pick.exit) else { return };
+        if pair.fails == 0 || pick.at > pair.failed_at {
+            let until = now.plus(self.policy.backoff.delay(pair.fails, roll));
+            (pair.fails, pair.failed_at) = (pair.fails.saturating_add(1), now);
+            site.put_off(pick.exit, until);
+        }
     }
 
     fn turned_away(&mut self, index: usize, judged: &mut Judged) {
@@ -251,12 +299,7 @@ impl Exits {
             }
             return true;
         }
-        let Some(pair) = site.pairs.get_mut(&pick.exit) else { return false };
-        if pair.fails == 0 || pick.at > pair.failed_at {
-            let until = now.plus(self.policy.backoff.delay(pair.fails, roll));
-            (pair.fails, pair.failed_at) = (pair.fails.saturating_add(1), now);
-            site.put_off(pick.exit, until);
-        }
+        self.rests_here(pick, now, roll);
         false
     }
 
@@ -284,7 +327,7 @@ impl Exits {
             Outcome::Exit { .. } | Outcome::Fault { .. } => pair.health.failed(now),
             Outcome::Success | Outcome::Rejected | Outcome::Unauthorised => {
                 pair.health.succeeded(now);
-                pair.fails = 0;
+                (pair.fails, pair.broke_at) = (0, None);
                 site.no_way.clear();
             }
         }
@@ -328,6 +371,16 @@ impl Exits {
             self.none_since.get_or_insert(now);
         }
     }
+}
+
+/// Where an exit breaks off.
+enum Breaks {
+    /// Wherever it is used, for all that is known.
+    Everywhere,
+    /// It has just served others, so here alone, maybe.
+    HereOnce,
+    /// Here alone.
+    Here,
 }
 
 /// So many different exits must say that an origin cannot be reached before it is believed.

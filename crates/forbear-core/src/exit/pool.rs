@@ -39,6 +39,10 @@ pub(super) struct Exit {
     /// Failures of its own in a row.
     pub(super) fails: u32,
     pub(super) failed_at: Timestamp,
+    /// The origin of the latest request that it has served, and when that was sent.
+    pub(super) served: Option<(Arc<str>, Timestamp)>,
+    /// It has broken off at one origin since, and it was taken for that one's own.
+    pub(super) doubted: bool,
     pub(super) until: Timestamp,
     pub(super) in_flight: u32,
     /// Origins whose requests found it busy.
@@ -74,6 +78,8 @@ impl Exits {
                 proven: false,
                 fails: 0,
                 failed_at: Timestamp::ZERO,
+                served: None,
+                doubted: false,
                 until: Timestamp::ZERO,
                 in_flight: 0,
                 wanted: Vec::new(),

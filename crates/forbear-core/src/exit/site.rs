@@ -45,6 +45,8 @@ pub(super) struct Pair {
     /// Failures of this pair in a row.
     pub(super) fails: u32,
     pub(super) failed_at: Timestamp,
+    /// When the exit broke off here last, if it has not served here since.
+    pub(super) broke_at: Option<Timestamp>,
     pub(super) aside: bool,
 }
 
@@ -139,6 +141,7 @@ impl Pair {
             in_flight: 0,
             fails: 0,
             failed_at: Timestamp::ZERO,
+            broke_at: None,
             aside: false,
         }
     }

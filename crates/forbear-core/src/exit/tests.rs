@@ -554,3 +554,42 @@ fn e2_without_rotation_nobody_waits_for_an_exit_that_finds_no_way() {
     }
     assert_eq!((asked[0], asked.len()), (ExitId(1), 3), "{asked:?}");
 }
+
+#[test]
+fn e1_exits_that_drop_one_site_serve_the_others_as_before() {
+    let (mut exits, mut now) = (pool(4), start());
+    for _ in 0..40 {
+        serve(&mut exits, A, now);
+    }
+    let (mut believed, mut held_up) = (false, 0);
+    for _ in 0..10_000 {
+        now = now.plus(MS);
+        if let Choice::Use(pick) = exits.choose(B, Ask::default(), now) {
+            let judged = exits.judge(&pick, &fault(ExitFault::Broken), 0, now, 0.5);
+            believed |= matches!(judged.outcome, Outcome::Fault { passing: true, .. });
+        }
+        match exits.choose(A, Ask::default(), now) {
+            Choice::Use(pick) => _ = exits.judge(&pick, &Outcome::Success, 0, now, 0.5),
+            _ => held_up += 1,
+        }
+    }
+    assert!(believed, "three exits that others are served by agree: the run does not go on for ever");
+    assert_eq!((held_up, exits.usable_count()), (0, 4));
+}
+
+#[test]
+fn e1_what_was_on_its_way_when_an_exit_broke_says_nothing_about_one_site() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let (served, one, other) = (
+        pick(&mut exits, A, Ask::default(), now),
+        pick(&mut exits, B, Ask::default(), now),
+        pick(&mut exits, B, Ask::default(), now),
+    );
+    let later = now.plus(MS);
+    let _ = exits.judge(&one, &fault(ExitFault::Broken), 0, later, 0.5);
+    let _ = exits.judge(&served, &Outcome::Success, 0, later, 0.5);
+    let judged = exits.judge(&other, &fault(ExitFault::Broken), 0, later, 0.5);
+    assert_eq!(judged.outcome, fault(ExitFault::Broken));
+    assert!(matches!(judged.change, ExitChange::Failed { .. }));
+}
