@@ -13,4 +13,5 @@ mod health;
 mod limits;
 mod secrets;
 mod sessions;
+mod turns;
 mod unusable;

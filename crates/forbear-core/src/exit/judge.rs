@@ -335,7 +335,7 @@ impl Exits {
             let other = site.refused.filter(|(exit, until)| *exit != who && now < *until);
             judged.through.refused_elsewhere = other.is_some();
         }
-        let rate = pair.health.success_rate(now).filter(|_| pair.health.events(now) >= ASIDE_AFTER);
+        let rate = pair.health.success_rate(now).filter(|_| pair.health.events(now) >= KNOWN_AFTER);
         let bad = rate.is_some_and(|rate| rate < self.policy.min_success);
         if bad && !pair.aside && (site.aside + 1) * 2 < count {
             (pair.aside, site.aside) = (true, site.aside + 1);
@@ -386,4 +386,4 @@ enum Breaks {
 /// So many different exits must say that an origin cannot be reached before it is believed.
 const NO_WAY: usize = 3;
 /// Outcomes of a pair before its success rate means anything.
-const ASIDE_AFTER: usize = 8;
+pub(super) const KNOWN_AFTER: usize = 8;

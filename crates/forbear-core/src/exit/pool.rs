@@ -4,6 +4,7 @@ use std::{cmp::Ordering, collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     Ask, Choice, ExitId, ExitPolicy, Pick, Rotate, Sticky, Traits,
+    judge::{KNOWN_AFTER, Tally},
     site::{Pair, Site},
 };
 use crate::time::Timestamp;
@@ -47,7 +48,7 @@ pub(super) struct Exit {
     pub(super) in_flight: u32,
     /// Origins whose requests found it busy.
     pub(super) wanted: Vec<Arc<str>>,
-    pub(super) tally: super::judge::Tally,
+    pub(super) tally: Tally,
 }
 
 /// Whether anything can go out at all (E5).
@@ -83,7 +84,7 @@ impl Exits {
                 until: Timestamp::ZERO,
                 in_flight: 0,
                 wanted: Vec::new(),
-                tally: super::judge::Tally::default(),
+                tally: Tally::default(),
             })
             .collect();
         let (policy, sites) = (policy, HashMap::new());
@@ -127,6 +128,7 @@ impl Exits {
         // While others serve, those that are tried out hold an eighth of what goes out here at most, however slow they are.
         let may_try = *serving == 0 || site.trying.len() * TRICKLE as usize <= site.in_flight;
         let its_turn = *serving == 0 || (may_try && site.turns.is_multiple_of(TRICKLE));
+        let any_turn = site.turns.is_multiple_of(TRICKLE);
         let (mut best, mut else_try): (Option<(Rank, ExitId)>, Option<ExitId>) = (None, None);
         let (mut at, mut looked, mut busy) = (0, 0, false);
         for _ in 0..site.ready.len() {
@@ -144,7 +146,9 @@ impl Exits {
             }
             at += 1;
             let pair = site.pairs.get_mut(&id);
-            let rate = pair.as_ref().and_then(|pair| pair.health.success_rate(now));
+            // A few outcomes say nothing: one failure among the first two is bad luck.
+            let known = pair.as_ref().filter(|pair| pair.health.events(now) >= KNOWN_AFTER);
+            let rate = known.and_then(|pair| pair.health.success_rate(now));
             if let Some(pair) = pair {
                 if pair.aside && rate.is_none_or(|rate| rate >= policy.min_success) {
                     (pair.aside, site.aside) = (false, site.aside.saturating_sub(1));
@@ -178,8 +182,8 @@ impl Exits {
                 tried: ask.not == Some(id),
                 strange: keep.is_some() && keep != Some(id),
                 serves: !trial,
-                // In quarters: who is a little better must not get everything.
-                failures: ((1.0 - rate.unwrap_or(1.0)) * 4.0).round() as u8,
+                // In quarters, and not each time: who is a little better must not get everything.
+                failures: if any_turn { 0 } else { ((1.0 - rate.unwrap_or(1.0)) * 4.0) as u8 },
                 cost: exit.cost_per_success(),
             };
             // Nobody can be better than that, unless it is the turn of one that has never served.
@@ -282,6 +286,7 @@ impl Exits {
             && site.take(pick.exit)
         {
             site.ready.push_front(pick.exit);
+            site.turns = site.turns.wrapping_sub(1); // it was no turn: or every eighth might always be one like this
         }
     }
 
