@@ -38,6 +38,8 @@ pub enum Way {
         heat: f64,
         /// What it was refused for, if it was, is this exit's alone, and others may be used.
         others_free: bool,
+        /// Some exit serves at present: it is not all of them that fail.
+        others_serve: bool,
         /// Exits that were told before this one that they, or we, are unwanted there with this item.
         blocked_before: u32,
     },
@@ -158,7 +160,7 @@ impl FailReason {
 /// let policy = ItemPolicy { backoff, ..ItemPolicy::default() };
 /// let history = History {
 ///     tries: 2, // the third request for this item
-///     way: Way::Exit { heat: health.heat(now), others_free: true, blocked_before: 0 },
+///     way: Way::Exit { heat: health.heat(now), others_free: true, others_serve: true, blocked_before: 0 },
 ///     ..History::default()
 /// };
 /// // 2^2 s, and 30 s times the heat; chance adds up to half of that.
@@ -187,7 +189,12 @@ pub fn verdict(
         },
         Outcome::Exit { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
         // One that breaks every exit would go round for ever, and take them all from the others.
-        Outcome::Exit { .. } if history.tries >= EXITS_TRIED_MAX => Verdict::ParkForNextRun,
+        Outcome::Exit { .. }
+            if history.tries >= EXITS_TRIED_MAX
+                && matches!(history.way, Way::Exit { others_serve: true, .. }) =>
+        {
+            Verdict::ParkForNextRun
+        }
         Outcome::Exit { fault: ExitFault::Broken | ExitFault::Silent, .. } => {
             let step = policy.exit_wait;
             let after =
@@ -346,9 +353,18 @@ mod tests {
     fn v1_an_item_that_no_exit_can_carry_is_put_off() {
         for fault in [ExitFault::Broken, ExitFault::NoWay, ExitFault::Rejected] {
             let outcome = Outcome::Exit { fault, processed: Processed::No };
-            let tried = |tries| decide(&outcome, History { tries, idempotent: true, ..History::default() });
-            assert_eq!(tried(EXITS_TRIED_MAX - 1), Verdict::Elsewhere { after: Duration::ZERO });
-            assert_eq!(tried(EXITS_TRIED_MAX), Verdict::ParkForNextRun);
+            let tried = |tries, others_serve| {
+                let way = Way::Exit { heat: 0.0, others_free: false, others_serve, blocked_before: 0 };
+                decide(&outcome, History { tries, idempotent: true, way, ..History::default() })
+            };
+            let elsewhere = Verdict::Elsewhere { after: Duration::ZERO };
+            assert_eq!(tried(EXITS_TRIED_MAX - 1, true), elsewhere);
+            assert_eq!(tried(EXITS_TRIED_MAX, true), Verdict::ParkForNextRun);
+            assert_eq!(
+                tried(10 * EXITS_TRIED_MAX, false),
+                elsewhere,
+                "E5: no exit serves anybody, so it is not the item"
+            );
         }
     }
 
@@ -397,7 +413,7 @@ mod tests {
             health.heat(now)
         };
         let decide = |outcome: &Outcome, attempt: u32, heat: f64, roll: f64| {
-            let way = Way::Exit { heat, others_free: true, blocked_before: attempt };
+            let way = Way::Exit { heat, others_free: true, others_serve: true, blocked_before: attempt };
             let history =
                 History { refusals: attempt, tries: attempt, idempotent: true, way, ..History::default() };
             verdict(outcome, &history, &policy, true, roll)

@@ -165,7 +165,8 @@ impl Exits {
             left = true;
         }
         let (heat, others_free) = (judged.through.heat, alone && judged.others);
-        Settled { way: Way::Exit { heat, others_free, blocked_before }, left }
+        let others_serve = self.serving > 0;
+        Settled { way: Way::Exit { heat, others_free, others_serve, blocked_before }, left }
     }
 
     /// The gate of the pair has closed until then for a limit, and only that: the exit is left there (E4), and rests. A

@@ -209,7 +209,10 @@ impl<G: GateStore> Shared<G> {
                     work.item.counters.waited += wait;
                 }
                 work.item.counters.error = Some(said.clone());
-                let reason = format!("limited, told to wait {} ({said})", seconds(told));
+                let reason = match work.refused_at {
+                    Some(_) => format!("limited, told to wait {} ({said})", seconds(told)),
+                    None => format!("too many retries at once, put off for {} ({said})", seconds(told)), // V3
+                };
                 park(work, Until::Time(wall_now().plus(wait)), reason);
             }
             Verdict::ParkForNextRun => {
