@@ -125,12 +125,12 @@ async fn e5_real_microsocks_that_turns_us_away_is_no_usable_exit() {
     turned_away(&origin, &proxy, "socks5", [origin.http("a", 5), origin.https("b", 5)].concat()).await;
 }
 
-/// tinyproxy says 401 to a wrong password where 407 would be right: to `CONNECT` that can only be its own word.
+/// tinyproxy says 401 to a wrong password where 407 would be right.
 #[tokio::test(flavor = "multi_thread")]
 async fn e5_real_tinyproxy_that_turns_us_away_is_no_usable_exit() {
     let origin = Origin::start();
     let proxy = RealProxy::tinyproxy(68, Some((USER, PLAIN)));
-    turned_away(&origin, &proxy, "http", origin.https("a", 5)).await;
+    turned_away(&origin, &proxy, "http", [origin.http("a", 5), origin.https("b", 5)].concat()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,7 @@ pub enum Answerer {
 pub fn answered_by(status: u16, headers: &HeaderMap) -> Answerer {
     let mark = match status {
         407 => Some(ExitFault::Rejected),
+        401 => named(status, headers),
         403 | 404 | 500..=599 => squid(status, headers)
             .or_else(|| proxy_status(status, headers))
             .or_else(|| named(status, headers)),
@@ -134,11 +135,16 @@ struct Mark {
 
 const MARKS: [Mark; 3] = [
     // tinyproxy 1.11: "Unable to connect", names included; "Filtered", "Access violation", "Access denied"; "Unable to
-    // retrieve and process headers from the remote web server" (`src/reqs.c`).
+    // retrieve and process headers from the remote web server"; "Unauthorized", to a password that is wrong (`src/reqs.c`).
     Mark {
         field: header::SERVER,
         begins: "tinyproxy/",
-        means: &[(403, ExitFault::Forbidden), (500, ExitFault::NoWay), (503, ExitFault::Silent)],
+        means: &[
+            (401, ExitFault::Rejected),
+            (403, ExitFault::Forbidden),
+            (500, ExitFault::NoWay),
+            (503, ExitFault::Silent),
+        ],
     },
     // Privoxy 3.0: its own pages say that they are from 1955 (`cgi.c`). "Request blocked", "No such domain", "No data
     // received", "Connect failed" and "Forwarding failure", "Connection timeout".
@@ -254,6 +260,9 @@ mod tests {
             (500, &[("server", "tinyproxy/1.11.1")], own(NoWay)),
             (403, &[("server", "tinyproxy/1.11.1")], own(Forbidden)),
             (503, &[("server", "tinyproxy/1.11.1")], own(Silent)),
+            (401, &[("server", "tinyproxy/1.11.1")], own(Rejected)),
+            (401, &[("server", "nginx")], Answerer::Origin),
+            (401, &[("proxy-status", "exit; error=dns_error")], Answerer::Origin),
             (400, &[("server", "tinyproxy/1.11.1")], Answerer::Origin),
             (200, &[("server", "tinyproxy/1.11.1")], Answerer::Origin),
             // Privoxy
