@@ -126,9 +126,16 @@ pub(crate) fn plan(plan: &Plan) -> Result<Exit, Failure> {
         ]
     }));
     let mut text = aligned(&rows);
-    text.push_str(&format!("{} items on {} hosts", plan.items, plan.hosts.len()));
-    if plan.bad > 0 {
-        text.push_str(&format!(", {} lines that are none", plan.bad));
+    let items = count(plan.items, "item");
+    let hosts = count(plan.hosts.len() as u64, "host");
+    text.push_str(&format!("{items} on {hosts}"));
+    if plan.exits > 0 {
+        text.push_str(&format!(", by {}", count(plan.exits as u64, "exit")));
+    }
+    match plan.bad {
+        0 => {}
+        1 => text.push_str(", 1 line that is none"),
+        bad => text.push_str(&format!(", {bad} lines that are none")),
     }
     match plan.least {
         Some(least) => text.push_str(&format!(", at least {} by the configured rates", shown(least))),
@@ -136,6 +143,10 @@ pub(crate) fn plan(plan: &Plan) -> Result<Exit, Failure> {
     }
     text.push_str("; nothing was sent\n");
     written(io::stdout().write_all(text.as_bytes()))
+}
+
+fn count(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 /// To the second, or finer where it is short.

@@ -192,7 +192,13 @@ impl Routes {
         self.scopes(parts, &self.settings.for_host(host, port), Some(&exits.scope_name(pick)))
     }
 
-    fn scopes(&self, parts: LaneParts<'_>, of_host: &HostSettings, exit: Option<&str>) -> Arc<[BoundScope]> {
+    /// The scopes of a lane's requests through an exit of this name, or on the direct way.
+    pub(super) fn scopes(
+        &self,
+        parts: LaneParts<'_>,
+        of_host: &HostSettings,
+        exit: Option<&str>,
+    ) -> Arc<[BoundScope]> {
         let (host, port) = host_and_port(parts.origin);
         let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
         let plan = ScopePlan::new(of_host.scope.clone().unwrap_or_else(|| self.settings.scope.clone()));
