@@ -255,6 +255,8 @@ fn e2_the_exits_of_a_file_are_shown_whatever_it_says() {
         job.close().await.unwrap();
     });
     let text = place.ok(&["show", "out.jsonl.job"]);
+    assert!(text.ends_with("\ngo on with: forbear fetch -o out.jsonl\n\
+        its runs went out by exits: give them again, by --proxies or the configuration, or it goes on directly\n"), "{text}");
     assert!(text.contains("http://a\u{fffd}[2J") && text.contains("dream\u{fffd}ing"), "{text}");
     assert!(text.contains("\nhttp://gone:1") && text.contains("\n32 more exits"), "{text}");
     let shown: Value = serde_json::from_str(&place.ok(&["show", "out.jsonl.job", "--json"])).unwrap();

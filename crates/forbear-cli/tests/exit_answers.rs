@@ -54,3 +54,22 @@ async fn e4_a_redirect_goes_on_by_the_exit_that_it_came_by() {
     }
     assert!(used >= 3, "only {used} exits were used: nothing was tested");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e5_a_job_that_went_by_exits_says_so_before_it_goes_on_directly() {
+    let server = Wiretap::start([127, 0, 0, 1], |_, stream| say(stream, "HTTP/1.1 200 OK", b"here"));
+    let job = Job::of([server.url("/page")]);
+    let note = "earlier runs of this job went out by exits";
+    let broken = ["--proxy", "http://127.0.0.1:9", "--run-for", "1s"];
+    for _ in 0..2 {
+        let ran = job.run(&broken).await;
+        assert_eq!((ran.status, server.heads().len()), (5, 0), "{}", ran.stderr);
+        assert!(!ran.stderr.contains(note), "{}", ran.stderr);
+        // The exit, and what the system says of it, once.
+        assert!(ran.stderr.contains("(exit: connection refused (os error "), "{}", ran.stderr);
+    }
+    let retried = job.say(&["job", "show", "job"]);
+    assert!(retried.contains("its runs went out by exits: give them again"), "{retried}");
+    let ran = job.run_all_done(1, &[]).await;
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+}

@@ -17,7 +17,7 @@ use forbear_store::{
 };
 use serde_json::{Value, json};
 
-use super::{failure, open, output, plain, resume};
+use super::{WENT_BY_EXITS, failure, open, output, plain, resume};
 use crate::{
     exit::{Exit, Failure, written},
     table::{self, aligned},
@@ -188,7 +188,8 @@ impl Shown<'_> {
             parts.push(self.exits_table());
         }
         if s.running == Running::No && (c.open() > 0 || c.input == InputEnd::More) {
-            parts.push(format!("go on with: {}\n", resume(self.job, s)));
+            let note = if self.exits.is_empty() { String::new() } else { format!("{WENT_BY_EXITS}\n") };
+            parts.push(format!("go on with: {}\n{note}", resume(self.job, s)));
         }
         for part in parts.iter().filter(|part| !part.is_empty()) {
             text += &format!("\n{part}");

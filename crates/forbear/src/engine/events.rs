@@ -112,7 +112,7 @@ impl fmt::Display for Event {
             Event::NoExit { wait: Some(wait), exits } => {
                 write!(
                     f,
-                    "no usable exit: each of {exits} fails; the next one is tried in {}",
+                    "no usable exit: all {exits} fail or are out; the next one is tried in {}",
                     seconds(*wait)
                 )
             }

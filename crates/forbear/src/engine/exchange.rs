@@ -275,10 +275,15 @@ pub(super) fn said(reading: &Reading) -> String {
 
 fn fault_words(fault: &client::Fault) -> String {
     let mut words = fault.to_string();
+    let kind = fault.kind.to_string();
     let mut source = std::error::Error::source(fault);
     while let Some(cause) = source {
         let cause_words = cause.to_string();
-        if !words.contains(&cause_words) && words.len() < 300 {
+        // The system often says the same, and more: "connection refused" and "Connection refused (os error 111)".
+        let same = cause_words.get(..kind.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(&kind));
+        if same && words.ends_with(&kind) {
+            words.push_str(&cause_words[kind.len()..]);
+        } else if !words.contains(&cause_words) && words.len() < 300 {
             words.push_str(": ");
             words.push_str(&cause_words);
         }

@@ -18,7 +18,7 @@ mod worker;
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,7 +29,7 @@ use std::{
 use forbear_core::{exit::Usable, policy::BoundScope, scope::ScopeKey, time::Timestamp};
 use forbear_store::{
     gate::{GateRecord, GateStore, MemoryGates, StoreError},
-    queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until},
+    queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until, inspect::JobFile},
 };
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet};
@@ -260,6 +260,12 @@ impl Run {
             KeepBodies::None => Bodies::None,
             KeepBodies::Dir(dir) => Bodies::Dir(BodyDir::open(dir, &job.account_key())?),
         };
+        if matches!(routes.pools(), Pools::Direct) && went_by_exits(&options.job) {
+            events(Event::Warning(
+                "earlier runs of this job went out by exits; this one was given none, and goes directly"
+                    .to_owned(),
+            ));
+        }
         let kept_gates = load_gates(&job)?;
         let importer = match &options.input {
             None => None,
@@ -378,6 +384,11 @@ fn look(options: &FetchOptions) -> Result<(), FetchError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a job has had exits. One that cannot be looked at has its own error elsewhere.
+fn went_by_exits(job: &Path) -> bool {
+    JobFile::open(job).and_then(|file| file.exits()).is_ok_and(|exits| !exits.is_empty())
 }
 
 /// Feeds lanes to the workers until the run is over; says why it is.
