@@ -139,7 +139,7 @@ pub(crate) fn plan(plan: &Plan) -> Result<Exit, Failure> {
     }
     match plan.least {
         Some(least) => text.push_str(&format!(", at least {} by the configured rates", shown(least))),
-        None => text.push_str(", no rate is configured: the time depends on what the servers allow"),
+        None => text.push_str(", no configured rate bounds the time: it depends on what the servers allow"),
     }
     text.push_str("; nothing was sent\n");
     written(io::stdout().write_all(text.as_bytes()))

@@ -170,6 +170,11 @@ fn e6_variables_count_where_no_exit_is_given() {
         assert!(out.stderr.starts_with(&format!("forbear: {name}: ")), "{}", out.stderr);
         assert!(!out.stderr.contains("S3cr3t"), "{}", out.stderr);
     }
+    let mut direct = forbear(&["check"]);
+    direct.envs([("http_proxy", "e.example:9"), ("no_proxy", "a.example,10.0.0.0/8")]);
+    let out = run(direct.current_dir(&dir), b"");
+    let row = "exits.list not for a.example, 10.0.0.0/8 variable no_proxy";
+    assert_eq!(rows(&out.stdout, "exits.list not for").concat(), row, "{}", out.stderr);
     let cgi = |name| {
         let mut command = forbear(&["check"]);
         run(command.env("REQUEST_METHOD", "GET").env(name, "e.example:9").current_dir(&dir), b"")

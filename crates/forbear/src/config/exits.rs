@@ -17,8 +17,8 @@ use super::{
     source::Show,
 };
 use crate::exit::{
-    ENTRIES_MAX, Entry, EnvProxies, Environment, ExitUrl, GivenBy, ListError, PRICE_MAX, is_price, read_list,
-    without_repeats,
+    ENTRIES_MAX, Entry, EnvProxies, Environment, ExitUrl, GivenBy, ListError, Names, PRICE_MAX, is_price,
+    read_list, without_repeats,
 };
 
 /// The ways out, and how they are used.
@@ -146,6 +146,10 @@ impl Build {
         if let Some(more) = repeats.len().checked_sub(NOTES_MAX).filter(|more| *more > 0) {
             self.notes.push(format!("{more} more exits stand twice, counted once"));
         }
+        let mistyped = list.iter().filter(|entry| has_other_braces(&entry.url)).take(NOTES_MAX);
+        self.notes.extend(mistyped.map(|entry| {
+            format!("{}: the user name has braces, but no {{session}}; it goes out as it is", entry.from)
+        }));
         self.draft.settings.exits.list = list;
         self.origins.insert(LIST.to_owned(), origin);
     }
@@ -230,21 +234,33 @@ impl Build {
             });
             let mut rows = vec![row(LIST.to_owned(), "none".to_owned(), origin)];
             rows.extend(variables);
+            rows.extend(
+                exits.environment.directly().map(|(hosts, variable)| {
+                    row(format!("{LIST} not for"), hosts, Origin::Variable(variable))
+                }),
+            );
             return rows;
         }
         let count = exits.list.len();
         let count = if count == 1 { "1 exit".to_owned() } else { format!("{count} exits") };
         let mut rows = vec![row(LIST.to_owned(), count, origin)];
+        let mut names = Names::default();
         rows.extend(exits.list.iter().take(SHOWN_MAX).map(|entry| {
             let origin = match &entry.from {
                 GivenBy::Flag(_) => Origin::Flag("--proxy"),
                 GivenBy::Line(path, line) => Origin::File(path.to_path_buf(), *line),
                 GivenBy::Other => Origin::Default,
             };
-            row(format!("{LIST}.\"{}\"", entry.url), about(entry), origin)
+            row(format!("{LIST}.\"{}\"", names.of(&entry.url)), about(entry), origin)
         }));
         rows
     }
+}
+
+/// Whether a user name looks as if it was meant to have a place for a session.
+fn has_other_braces(url: &ExitUrl) -> bool {
+    let user = url.credentials().map_or(&b""[..], |(user, _)| user);
+    user.contains(&b'{') && user.contains(&b'}') && !url.has_session()
 }
 
 /// What is known of an exit, without its credentials.
@@ -446,6 +462,15 @@ mod tests {
         assert_eq!(config.notes[3], "2 more exits stand twice, counted once");
         let shown: Vec<_> = config.values.iter().filter(|v| v.key.starts_with("exits.list.")).collect();
         assert_eq!(shown.len(), 2, "two accounts at one address");
+        assert_eq!(shown[1].key, "exits.list.\"http://a:80#2\"", "as in tables and records");
+    }
+
+    #[test]
+    fn e4_a_place_for_a_session_that_is_none_is_said() {
+        let texts = ["u-{sesion}:p@a", "u-{session}-{x}:p@b", "u:{p}@c", "{x:y}@d"];
+        let config = Sources { proxies: proxies(&texts), ..Sources::default() }.load().unwrap();
+        let note = "--proxy number 1: the user name has braces, but no {session}; it goes out as it is";
+        assert_eq!(config.notes, [note]);
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub struct EnvProxies {
     no: NoProxy,
     /// The variables that `http` and `https` are from.
     names: [Option<&'static str>; 2],
+    /// The variable that `no` is from.
+    no_name: Option<&'static str>,
 }
 
 impl EnvProxies {
@@ -122,8 +124,8 @@ impl EnvProxies {
         let no = environment.first(["no_proxy", "NO_PROXY"])?;
         let (http, http_name) = http.or_else(|| all.clone()).unzip();
         let (https, https_name) = https.or(all).unzip();
-        let no = no.map(|(_, text)| NoProxy::parse(text)).unwrap_or_default();
-        Ok(EnvProxies { http, https, no, names: [http_name, https_name] })
+        let (no_name, no) = no.map(|(variable, text)| (variable, NoProxy::parse(text))).unzip();
+        Ok(EnvProxies { http, https, no: no.unwrap_or_default(), names: [http_name, https_name], no_name })
     }
 
     /// Whether all requests go directly.
@@ -147,6 +149,30 @@ impl EnvProxies {
         let each = [("http", &self.http, self.names[0]), ("https", &self.https, self.names[1])];
         each.into_iter().filter_map(|(scheme, exit, name)| Some((scheme, exit.as_ref()?, name?)))
     }
+
+    /// What is asked for directly, as it was understood, and the variable that says so. None where everything is.
+    pub(crate) fn directly(&self) -> Option<(String, &'static str)> {
+        let variable = self.no_name.filter(|_| !self.is_empty())?;
+        let mut words: Vec<String> = self.no.0.iter().take(SHOWN_MAX).map(shown).collect();
+        if let Some(more) = self.no.0.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
+            words.push(format!("{more} more"));
+        }
+        Some((if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }, variable))
+    }
+}
+
+/// An entry of `no_proxy`.
+fn shown((hosts, port): &(Hosts, Option<u16>)) -> String {
+    let hosts = match hosts {
+        Hosts::All => "*".to_owned(),
+        Hosts::Net(net) if net.prefix_len() < net.max_prefix_len() => net.to_string(),
+        Hosts::Net(net) => match (net.addr(), port) {
+            (IpAddr::V6(address), Some(_)) => format!("[{address}]"),
+            (address, _) => address.to_string(),
+        },
+        Hosts::Name(name) => name.to_string(),
+    };
+    port.map_or(hosts.clone(), |port| format!("{hosts}:{port}"))
 }
 
 /// What is asked for directly.
@@ -224,6 +250,8 @@ const VARIABLES: [&str; 9] = [
 
 /// Each origin is compared with every entry, once.
 const ENTRIES_MAX: usize = 10_000;
+/// So many of them are shown one by one.
+const SHOWN_MAX: usize = 20;
 
 #[cfg(test)]
 mod tests {
@@ -268,6 +296,22 @@ mod tests {
             );
             assert_eq!(found.is_empty(), http.is_empty() && https.is_empty());
         }
+    }
+
+    #[test]
+    fn c4_no_proxy_is_shown_as_it_was_understood() {
+        let shown = |no| read(&[("http_proxy", "p:1"), ("NO_PROXY", no)]).directly();
+        let many: String = (0..22).map(|n| format!("h{n} ")).collect();
+        for (no, expected) in [
+            ("localhost, .Foo.example:81", "localhost, foo.example:81"),
+            ("10.1.2.3,10.0.0.0/8 ::1,[::1]:80", "10.1.2.3, 10.0.0.0/8, ::1, [::1]:80"),
+            ("*", "*"),
+            ("10.0.0.0/33", "nothing"),
+        ] {
+            assert_eq!(shown(no), Some((expected.to_owned(), "NO_PROXY")));
+        }
+        assert!(shown(&many).unwrap().0.ends_with("h18, h19, 2 more"));
+        assert_eq!(read(&[("NO_PROXY", "a")]).directly(), None, "everything goes directly");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Names(HashMap<String, u32>);
 
 impl Names {
     /// Two that share host and port are two (S2): the second of them is named as the second.
-    fn of(&mut self, url: &ExitUrl) -> Arc<str> {
+    pub(crate) fn of(&mut self, url: &ExitUrl) -> Arc<str> {
         let name = url.name();
         let nth = self.0.entry(name.clone()).or_insert(0);
         *nth += 1;
