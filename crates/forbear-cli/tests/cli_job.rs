@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -74,8 +74,10 @@ fn now() -> Timestamp {
     Timestamp::ZERO.plus(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap())
 }
 
+/// An hour after it was asked for first: the same second for whoever parks and whoever looks.
 fn in_an_hour() -> Timestamp {
-    Timestamp::from_secs(now().plus(Duration::from_secs(3600)).as_micros() / 1_000_000)
+    static AT: OnceLock<Timestamp> = OnceLock::new();
+    *AT.get_or_init(|| Timestamp::from_secs(now().plus(Duration::from_secs(3600)).as_micros() / 1_000_000))
 }
 
 fn items(count: u64, host: &str) -> Batch {
