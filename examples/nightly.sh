@@ -17,6 +17,7 @@ case $status in
     echo "all have ended, and some failed:"
     forbear job list "$out.job" --state failed --limit 20
     ;;
+5) echo "no usable exit: mend the list of proxies; the work is kept" ;;
 130) echo "interrupted; it goes on with the next run" ;;
 *) echo "it could not run" ;;
 esac

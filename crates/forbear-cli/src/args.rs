@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forbear::config::{Flag, Sources};
+use forbear::{
+    config::{Flag, Secret, Sources},
+    exit::Environment,
+};
 
 use crate::exit::Failure;
 
@@ -43,9 +46,18 @@ pub(crate) struct SettingsArgs {
     /// Configuration file [default: forbear.toml beside the input, else the user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Policy: polite, shared-gate, retry-after, jitter-bucket, or a file [default: polite]
+    /// Policy: polite, shared-gate, retry-after, jitter-bucket, proxy-queue, exit-state, or a file [default: polite]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) policy: Option<String>,
+    /// Exit: http, https, socks5 or socks5h, like http://user:password@host:8080; may be repeated
+    #[arg(long, value_name = "URL", value_parser = secret)]
+    pub(crate) proxy: Vec<Secret>,
+    /// File of exits, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proxies: Option<PathBuf>,
+    /// Leave HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY aside
+    #[arg(long)]
+    pub(crate) no_env_proxy: bool,
     /// Requests on the wire at once, over all hosts
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<String>,
@@ -201,7 +213,7 @@ pub(crate) struct ExplainArgs {
     /// Configuration file [default: forbear.toml here, else the user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Policy: polite, shared-gate, retry-after, jitter-bucket, or a file [default: polite]
+    /// Policy: polite, shared-gate, retry-after, jitter-bucket, proxy-queue, exit-state, or a file [default: polite]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) policy: Option<String>,
 }
@@ -251,7 +263,14 @@ impl SettingsArgs {
             let host = Some(host.to_owned());
             flags.push(Flag { flag: "--host-rate", host, key: "rate", value: rate.to_owned() });
         }
-        Ok(Sources { flags, ..sources(self.config.as_deref(), self.policy.as_deref(), beside) })
+        let environment = if self.no_env_proxy { Environment::default() } else { Environment::of_process() };
+        Ok(Sources {
+            flags,
+            proxies: self.proxy.clone(),
+            proxies_file: self.proxies.clone(),
+            environment,
+            ..sources(self.config.as_deref(), self.policy.as_deref(), beside)
+        })
     }
 }
 
@@ -262,7 +281,7 @@ pub(crate) fn sources(config: Option<&Path>, policy: Option<&str>, beside: &Path
         beside: Some(beside.to_owned()),
         user: Sources::user_directory(),
         policy: policy.map(str::to_owned),
-        flags: Vec::new(),
+        ..Sources::default()
     }
 }
 
@@ -272,6 +291,12 @@ impl FetchArgs {
         let input = self.input.as_deref().filter(|p| *p != Path::new("-"));
         input.and_then(Path::parent).filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
+}
+
+/// A value that neither help nor an error may repeat; it is read where the others are.
+#[expect(clippy::unnecessary_wraps, reason = "the form that clap wants")]
+fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::new(text.to_owned()))
 }
 
 fn parse_bodies(text: &str) -> Result<Bodies, String> {
@@ -289,10 +314,11 @@ const FETCH_EXAMPLE: &str = "\
 Examples:
   forbear fetch urls.txt -o out.jsonl
   forbear fetch urls.txt -o out.jsonl --host-rate api.example.com=5/s --run-for 2h
+  forbear fetch urls.txt -o out.jsonl --proxies proxies.txt --policy proxy-queue
 The same command line resumes what was interrupted.
 
 Exit status: 0 all done, 1 internal, 2 usage or configuration, 3 some failed, 4 work is left,
-6 a store cannot be reached, 130 interrupted.";
+5 no usable exit, 6 a store cannot be reached, 130 interrupted.";
 const JOB_EXAMPLE: &str = "\
 Examples:
   forbear job show out.jsonl.job

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::{
     args::CheckArgs,
     exit::{Exit, Failure, written},
+    shell,
 };
 
 /// Reads the configuration as `fetch` would, and prints it.
@@ -19,6 +20,7 @@ use crate::{
 /// Whatever is wrong with the configuration, each with its place.
 pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     let config = args.settings.sources(Path::new("."))?.load()?;
+    config.notes.iter().for_each(shell::say);
     let mut out = io::stdout().lock();
     let result =
         if args.json { print_json(&mut out, &config) } else { print_table(&mut out, &config.values) };

@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     SomeFailed,
     /// Work is left: parked, stalled, or out of time.
     WorkLeft,
+    /// Work is left, and no exit can be used.
+    NoWayOut,
     /// A store cannot be reached.
     StoreUnreachable,
     /// Interrupted; can be resumed.
@@ -40,6 +42,7 @@ impl Exit {
             Exit::Usage => 2,
             Exit::SomeFailed => 3,
             Exit::WorkLeft => 4,
+            Exit::NoWayOut => 5,
             Exit::StoreUnreachable => 6,
             Exit::Interrupted => 130,
         }

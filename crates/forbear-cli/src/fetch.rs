@@ -15,6 +15,7 @@ use forbear_store::queue::{InputEnd, OutputTarget};
 
 use crate::{
     args::{Bodies, FetchArgs, Progress},
+    command,
     exit::{Exit, Failure},
     progress::Display,
     shell, table,
@@ -22,7 +23,9 @@ use crate::{
 
 /// Fetches every item of the input, or goes on where an earlier run ended.
 pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
-    let settings = args.settings.sources(args.beside())?.load()?.settings;
+    let config = args.settings.sources(args.beside())?.load()?;
+    config.notes.iter().for_each(shell::say);
+    let settings = config.settings;
     let source = args.input.clone().map(Source::named);
     if args.plan {
         let source = source.ok_or_else(|| Failure::usage("--plan needs an INPUT to look at"))?;
@@ -124,6 +127,7 @@ fn exit_of(summary: &Summary) -> Exit {
         End::Interrupted => Exit::Interrupted,
         End::Broken if matches!(summary.broken, Some(Broken::Input(_))) => Exit::Usage,
         End::Broken => Exit::Internal,
+        _ if summary.no_exit => Exit::NoWayOut,
         _ if counts.open() > 0 => Exit::WorkLeft,
         _ if counts.failed + counts.unknown > 0 => Exit::SomeFailed,
         _ => Exit::Done,
@@ -134,8 +138,10 @@ fn exit_of(summary: &Summary) -> Exit {
 fn last_line(summary: &Summary) {
     let why = match summary.end {
         End::Complete => return,
+        End::OutOfTime | End::Stalled | End::NothingDue if summary.no_exit => "no exit can be used",
         End::OutOfTime => "the time of this run is over",
         End::Stalled => "nothing is due for longer than stall_after",
+        End::NoExit => "no exit can be used",
         End::NothingDue => "what is left waits for the next run or for new credentials",
         End::Interrupted => "interrupted",
         End::Broken => "the run could not go on",
@@ -152,22 +158,7 @@ fn last_line(summary: &Summary) {
         None => String::new(),
     };
     let rest = if unread { ", and the input has more" } else { "" };
-    shell::say(format_args!("{why}{due}{rest}; go on with: {}", same_command()));
-}
-
-/// The command line as it was given: the same one resumes (J2).
-fn same_command() -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    let words = std::env::args_os().enumerate().map(|(i, word)| {
-        let word = word.to_string_lossy().into_owned();
-        let word = if i == 0 { "forbear".to_owned() } else { word };
-        if !word.is_empty() && word.chars().all(plain) {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    });
-    words.collect::<Vec<_>>().join(" ")
+    shell::say(format_args!("{why}{due}{rest}; go on with: {}", command::line()));
 }
 
 fn failure(error: FetchError) -> Failure {

@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod command;
 mod demo;
 mod exit;
 mod explain;
@@ -19,7 +20,10 @@ use clap::Parser;
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error),
+    };
     shell::set_panic_hook(cli.verbose);
     let ended = panic::catch_unwind(|| shell::log(cli.verbose).and_then(|()| run(cli.command)));
     match ended {
@@ -30,6 +34,18 @@ fn main() -> ExitCode {
         }
         Err(_panic) => Exit::Internal.code(), // the hook has said it
     }
+}
+
+/// Help, or what is wrong with the command line: its text goes where clap would send it, without what it must not show (K1).
+fn refused(error: &clap::Error) -> ExitCode {
+    let plain = error.to_string();
+    let shown = command::without_secrets(&plain);
+    if shown == plain {
+        let _ = error.print();
+    } else {
+        shell::say(shown.trim_start_matches("error: ").trim_end());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.status()))
 }
 
 fn run(command: Command) -> Result<Exit, Failure> {

@@ -35,6 +35,9 @@ fn files(dir: &str, ending: &str) -> BTreeMap<String, String> {
     found
 }
 
+/// The list of exits that the pages speak of.
+const PROXIES: &str = "http://user:password@203.0.113.7:8080\n";
+
 /// A fenced block: its language and its lines.
 struct Block<'a> {
     language: &'a str,
@@ -159,6 +162,7 @@ fn playground() -> tempfile::TempDir {
     for name in ["urls.txt", "forbear.toml", "examples/api/items.jsonl"] {
         fs::write(dir.path().join(name), "").unwrap();
     }
+    fs::write(dir.path().join("proxies.txt"), PROXIES).unwrap();
     let made = within(&dir, &["fetch", "urls.txt", "-o", "out.jsonl"]);
     assert_eq!(made.status, 0, "{}", made.stderr);
     dir
@@ -226,6 +230,7 @@ fn every_command_named_exists() {
 fn every_toml_block_and_example_is_a_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shown.toml");
+    fs::write(dir.path().join("proxies.txt"), PROXIES).unwrap();
     let pages = files("docs", ".md").into_iter().chain(files("", "README.md"));
     let mut found = 0;
     for (page, text) in pages {

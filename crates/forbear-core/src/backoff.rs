@@ -13,6 +13,8 @@ pub enum Jitter {
     Decorrelated,
     /// The capped exponential times 0.5 to 1.5.
     Equal,
+    /// The capped exponential, and up to half of it on top.
+    Half,
     /// None: the capped exponential itself (`jitter = 0`).
     Off,
 }
@@ -85,9 +87,15 @@ impl Backoff {
                 self.base + high.saturating_sub(self.base).mul_f64(roll)
             }
             Jitter::Equal => ceiling.mul_f64(0.5 + roll),
-            Jitter::Off => ceiling,
+            Jitter::Half | Jitter::Off => self.spread(ceiling, roll),
         };
         wait.max(self.base)
+    }
+
+    /// `wait` with the chance of this form that only adds.
+    #[must_use]
+    pub fn spread(&self, wait: Duration, roll: f64) -> Duration {
+        if self.jitter == Jitter::Half { wait.mul_f64(1.0 + roll / 2.0) } else { wait }
     }
 
     /// [`Backoff::wait`] under the configured cap.
@@ -105,7 +113,7 @@ mod tests {
 
     #[test]
     fn p4_capped_exponential_never_below_base() {
-        for jitter in [Jitter::Full, Jitter::Decorrelated, Jitter::Equal, Jitter::Off] {
+        for jitter in [Jitter::Full, Jitter::Decorrelated, Jitter::Equal, Jitter::Half, Jitter::Off] {
             let b = Backoff::new(S, 60 * S, jitter).unwrap();
             for level in [0, 1, 2, 5, 10, 31, u32::MAX] {
                 for roll in [0.0, 0.3, 0.999_999] {

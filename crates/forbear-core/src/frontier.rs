@@ -126,8 +126,14 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         while let Some(lane) = self.ready.pop_front() {
             let Some(entry) = self.lanes.get_mut(&lane) else { continue };
             entry.queued = false;
-            if entry.blocked || entry.until > now {
-                continue; // it is on the timer, or on a scope's list
+            if entry.blocked {
+                continue; // it is on a scope's list
+            }
+            if entry.until > now {
+                // Its timer may have rung already, for somebody whose clock was read a little later.
+                let until = entry.until;
+                self.set_timer(lane, until);
+                continue;
             }
             let due = entry.held.peek().is_some_and(|Reverse(held)| held.at <= now);
             let item = if due {
@@ -178,6 +184,12 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         }
     }
 
+    /// [`Frontier::block`], but not beyond `until`: then it is asked in any case.
+    pub fn block_until(&mut self, lane: K, item: T, scope: &ScopeKey, until: Timestamp) {
+        self.block(lane, item, scope);
+        self.set_timer(lane, until);
+    }
+
     /// Whether the lane's next item was let go for a place in a scope for which other lanes wait as well.
     #[must_use]
     pub fn has_turn(&self, lane: K) -> bool {
@@ -213,6 +225,11 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
             }
         }
         self.drop_if_done(lane);
+    }
+
+    /// Something that was not a request of `scope` has made room in it: the next lane that waits there is asked again.
+    pub fn freed(&mut self, scope: &ScopeKey) {
+        self.unblock_one(scope);
     }
 
     /// The lane's scope has changed: it is asked again at once.
@@ -375,6 +392,7 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
                 && entry.timer == timer.at
             {
                 entry.timer = Timestamp::ZERO;
+                entry.blocked = false; // its entry on the scope's list is passed over
             }
             self.timers.pop();
             self.queue(lane);
@@ -514,6 +532,46 @@ mod tests {
         assert_eq!((lane, frontier.next(t)), (3, None));
         frontier.finished(2, [&origin]);
         assert_eq!(frontier.next(t), Some((3, "item")), "who was asked in vain stays the first");
+    }
+
+    #[test]
+    fn c3_a_worker_whose_clock_was_read_earlier_loses_no_lane() {
+        let (mut frontier, early) = (Frontier::new(), Timestamp::from_secs(1000));
+        let late = early.plus(std::time::Duration::from_micros(1));
+        for item in ["one", "two"] {
+            frontier.put(1, item);
+        }
+        let (lane, item) = frontier.next(late).unwrap();
+        frontier.defer(lane, item, late); // at once: something has changed meanwhile
+        let (lane, item) = frontier.next(late).unwrap();
+        assert_eq!((lane, item, frontier.next(early)), (1, "one", None), "the lane waits for its time");
+        frontier.hold(lane, item, late);
+        assert_eq!(frontier.next_timer(), Some(late), "and is not forgotten");
+        assert!(frontier.next(late).is_some());
+    }
+
+    #[test]
+    fn c3_a_lane_blocked_until_a_time_is_asked_then_in_any_case() {
+        let (mut frontier, t, exits) =
+            (Frontier::new(), Timestamp::from_secs(1000), ScopeKey::from_text("exits"));
+        for lane in [1, 2] {
+            frontier.put(lane, "item");
+        }
+        let soon = t.plus(std::time::Duration::from_secs(3));
+        for _ in 0..2 {
+            let (lane, item) = frontier.next(t).unwrap();
+            frontier.block_until(lane, item, &exits, soon.plus(std::time::Duration::from_secs(lane)));
+        }
+        assert_eq!(
+            (frontier.next(t), frontier.next_timer()),
+            (None, Some(soon.plus(std::time::Duration::from_secs(1))))
+        );
+        frontier.freed(&exits);
+        assert_eq!(frontier.next(t), Some((1, "item")), "called before its time");
+        frontier.pass_turn(1);
+        let (lane, item) = frontier.next(t).unwrap();
+        frontier.block_until(lane, item, &exits, soon);
+        assert_eq!(frontier.next(soon), Some((2, "item")), "nobody called, and its time has come");
     }
 
     #[test]

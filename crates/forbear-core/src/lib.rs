@@ -9,11 +9,13 @@
 pub mod attempt;
 pub mod backoff;
 pub mod circuit;
+pub mod exit;
 pub mod frontier;
 pub mod gate;
 pub mod hint;
 pub mod inflight;
 pub mod learn;
+pub mod multiplier;
 pub mod outcome;
 pub mod pace;
 pub mod policy;

@@ -28,6 +28,14 @@ pub enum Outcome {
     /// The server left it unread: a refused stream, a connection that was closing. Certainly not processed, and nobody's
     /// fault; too many at once, most likely.
     NotTaken,
+    /// The exit failed, or turned us away: the origin has no part in it (E1).
+    Exit {
+        /// What it did.
+        fault: ExitFault,
+        /// Whether the server may have acted on it all the same (V2): only an exit that was to forward a request without
+        /// a tunnel, and said nothing, leaves that open.
+        processed: Processed,
+    },
     /// No whole answer came.
     Fault {
         /// Whether the server may have acted on it (V2).
@@ -35,6 +43,16 @@ pub enum Outcome {
         /// Whether another try can end otherwise; a certificate error is no glitch (V1).
         passing: bool,
     },
+}
+
+impl Outcome {
+    /// An exit that cannot be reached, or broke off before the request was on its way.
+    pub const EXIT_BROKEN: Outcome = Outcome::Exit { fault: ExitFault::Broken, processed: Processed::No };
+    /// An exit that does not know us: 407, or a SOCKS login that was turned down.
+    pub const EXIT_REJECTS_US: Outcome =
+        Outcome::Exit { fault: ExitFault::Rejected, processed: Processed::No };
+    /// No answer, or no whole one, to a request that was sent, and the origin's fault as far as anybody can tell.
+    pub const NO_ANSWER: Outcome = Outcome::Fault { processed: Processed::Unknown, passing: true };
 }
 
 /// What a refusal said.
@@ -50,6 +68,62 @@ pub struct Refusal {
     pub kind: Kind,
     /// Whether this request may be sent again after the wait; the server's explicit order, else the kind's rule.
     pub may_retry: bool,
+}
+
+/// What an exit did instead of carrying a request to its origin.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ExitFault {
+    /// It could not be reached, broke off before the request was on its way, answered with an error of its own other
+    /// than those below, or does not speak its protocol.
+    Broken,
+    /// It said nothing until the time was over, or closed the connection without a word after it had the request: its own
+    /// fault, or that of what lies behind it.
+    Silent,
+    /// It does not know us: 407, or a user name and password that a SOCKS server turned down.
+    Rejected,
+    /// It limits us: 429 or 503 of its own.
+    Limited {
+        /// The wait that it told.
+        wait: Option<Duration>,
+    },
+    /// It could not reach the origin: 502 or 504 to CONNECT, a SOCKS reply 1 or 3 to 6 (RFC 1928 section 6).
+    NoWay,
+    /// It may not, by its own rules, go to that origin: another 4xx to CONNECT, a SOCKS reply 2.
+    Forbidden,
+}
+
+impl ExitFault {
+    /// A short name that does not change, for records and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExitFault::Broken => "exit-broken",
+            ExitFault::Silent => "exit-silent",
+            ExitFault::Rejected => "exit-rejects-us",
+            ExitFault::Limited { .. } => "exit-limited",
+            ExitFault::NoWay => "exit-cannot-reach-origin",
+            ExitFault::Forbidden => "exit-forbids-origin",
+        }
+    }
+
+    /// Whether the origin may have acted on a request that the exit answered so in its place (V2).
+    ///
+    /// ```
+    /// use forbear_core::outcome::{ExitFault, Processed};
+    /// assert_eq!(ExitFault::NoWay.processed(), Processed::No);
+    /// assert_eq!(ExitFault::Silent.processed(), Processed::Unknown, "it had passed the request on");
+    /// ```
+    #[must_use]
+    pub fn processed(self) -> Processed {
+        match self {
+            ExitFault::Silent => Processed::Unknown,
+            ExitFault::Broken
+            | ExitFault::Rejected
+            | ExitFault::Limited { .. }
+            | ExitFault::NoWay
+            | ExitFault::Forbidden => Processed::No,
+        }
+    }
 }
 
 /// Whether a server may have acted on a request that got no answer.
@@ -70,6 +144,7 @@ impl Refusal {
             wait: self.wait,
             may_be_one_items: self.may_be_tested() && !named,
             overload: self.kind == Kind::Overload,
+            rest: Duration::ZERO,
         }
     }
 

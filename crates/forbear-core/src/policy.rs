@@ -6,7 +6,7 @@ use crate::{
     backoff::{Backoff, Jitter},
     circuit::CircuitPolicy,
     pace::Rates,
-    scope::{Combination, ScopeKey},
+    scope::{Combination, Role, ScopeKey},
 };
 
 /// How one scope is treated.
@@ -49,6 +49,17 @@ impl Default for ScopePolicy {
             probe_lease: Duration::from_secs(15),
             circuit: CircuitPolicy::default(),
         }
+    }
+}
+
+impl ScopePolicy {
+    /// The same for a scope with no bound of its own, which lies beside the one that this is meant for. It opens as wide as
+    /// it may, since others are paced below it. What an exit itself answers teaches no pace: its limits are told, or
+    /// nobody's business.
+    #[must_use]
+    pub fn beside(self, role: Role) -> ScopePolicy {
+        let (concurrency_start, learn) = (self.concurrency_max, self.learn && role != Role::Exit);
+        ScopePolicy { concurrency_start, learn, ..self }
     }
 }
 
@@ -105,6 +116,11 @@ pub struct ItemPolicy {
     pub jitter: f64,
     /// The pad over a told time; used for parked items.
     pub pad: Pad,
+    /// So many other exits may try an item for which one was told that it is unwanted (default 0).
+    pub blocked_retries: u32,
+    /// After an exit fault an item waits for this times the tries so far, and up to twice this by chance, before another
+    /// exit has it (default none).
+    pub exit_wait: Duration,
 }
 
 impl Default for ItemPolicy {
@@ -118,6 +134,8 @@ impl Default for ItemPolicy {
             backoff: scope.backoff,
             jitter: scope.jitter,
             pad: scope.pad,
+            blocked_retries: 0,
+            exit_wait: Duration::ZERO,
         }
     }
 }
@@ -129,6 +147,8 @@ pub struct BoundScope {
     pub key: ScopeKey,
     /// What it counts by; none for the run's own scope.
     pub by: Option<Combination>,
+    /// Which refusals fall on it.
+    pub role: Role,
     /// How it is treated.
     pub policy: Arc<ScopePolicy>,
 }

@@ -1,4 +1,4 @@
-//! What one limit counts: origins, and origins with an account, an endpoint or a group (S1-S3).
+//! What one limit counts: origins, and origins with an account, an endpoint, an exit or a group (S1-S3, S5).
 //!
 //! A request belongs to several scopes at once. [`ScopePlan`] says which, from the widest to the narrowest; the first is
 //! the one that an unexplained refusal falls on (S3).
@@ -7,8 +7,11 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use crate::hint::ScopeHint;
 
-/// More scopes than this a request cannot have: the run's, and one for each of the combinations of a policy.
-pub const MAX_SCOPES: usize = 6;
+/// More scopes than this a request cannot have: the run's, its exit's own, the origin behind a plan that narrows to the
+/// exit, and one for each of the combinations of a policy.
+pub const MAX_SCOPES: usize = 8;
+/// More combinations than this a policy cannot name.
+pub const MAX_COMBINATIONS: usize = MAX_SCOPES - 3;
 
 /// The canonical name of a scope, as shown to people and as kept by the stores.
 ///
@@ -35,6 +38,13 @@ impl ScopeKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it counts by exit, so that a request has it only once its exit is chosen.
+    #[must_use]
+    pub fn is_by_exit(&self) -> bool {
+        // The last part, and no exit's name has a space.
+        self.0.rsplit(' ').next().is_some_and(|part| part.starts_with(EXIT))
+    }
 }
 
 impl From<&ScopeKey> for ScopeKey {
@@ -55,6 +65,9 @@ impl fmt::Debug for ScopeKey {
     }
 }
 
+/// What the name of an exit stands behind in a key.
+const EXIT: &str = "exit=";
+
 /// What a request is about, as far as limits can count it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parts<'a> {
@@ -66,6 +79,8 @@ pub struct Parts<'a> {
     pub endpoint: Option<&'a str>,
     /// The name of the group of origins that share one limit.
     pub group: Option<&'a str>,
+    /// The name of the exit, without its credentials; none for the direct way.
+    pub exit: Option<&'a str>,
 }
 
 /// One combination of parts that a limit counts by, such as `origin+endpoint`.
@@ -79,12 +94,21 @@ pub struct Combination {
     pub endpoint: bool,
     /// By group.
     pub group: bool,
+    /// By exit.
+    pub exit: bool,
 }
 
 impl Combination {
+    const NOTHING: Combination =
+        Combination { origin: false, account: false, endpoint: false, group: false, exit: false };
     /// Every request to one origin.
-    pub const ORIGIN: Combination =
-        Combination { origin: true, account: false, endpoint: false, group: false };
+    pub const ORIGIN: Combination = Combination { origin: true, ..Combination::NOTHING };
+    /// Every request to one group of origins.
+    pub const GROUP: Combination = Combination { group: true, ..Combination::NOTHING };
+    /// Every request through one exit, to whatever origin.
+    pub const EXIT: Combination = Combination { exit: true, ..Combination::NOTHING };
+    /// Every request through one exit to one origin.
+    pub const ORIGIN_EXIT: Combination = Combination { exit: true, ..Combination::ORIGIN };
     /// Every request of one account to one origin.
     pub const ORIGIN_ACCOUNT: Combination = Combination { account: true, ..Combination::ORIGIN };
     /// Every request to one endpoint of one origin.
@@ -107,12 +131,16 @@ impl Combination {
         part(self.origin, "", Some(parts.origin))?;
         part(self.account, "account=", parts.account)?;
         part(self.endpoint, "endpoint=", parts.endpoint)?;
+        part(self.exit, EXIT, parts.exit)?;
         Some(ScopeKey(text.into()))
     }
 
     fn narrowness(&self) -> u8 {
         // What counts over all origins is wider than an origin; what an origin is split by is narrower.
-        u8::from(self.origin) * 2 + u8::from(self.account) + u8::from(self.endpoint) * 2
+        u8::from(self.origin) * 2
+            + u8::from(self.account)
+            + u8::from(self.endpoint) * 2
+            + u8::from(self.exit) * 3
     }
 }
 
@@ -123,6 +151,7 @@ impl fmt::Display for Combination {
             (self.origin, "origin"),
             (self.account, "account"),
             (self.endpoint, "endpoint"),
+            (self.exit, "exit"),
         ];
         let words: Vec<&str> = words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
         f.write_str(&words.join("+"))
@@ -134,10 +163,10 @@ impl fmt::Display for Combination {
 #[non_exhaustive]
 pub enum CombinationError {
     /// A word that names no part.
-    #[error("`{0}` is no part of a scope; use origin, account, endpoint or group, joined by `+`")]
+    #[error("`{0}` is no part of a scope; use origin, account, endpoint, exit or group, joined by `+`")]
     Word(String),
     /// The same part twice, or nothing at all.
-    #[error("a scope names each of origin, account, endpoint and group at most once, and at least one")]
+    #[error("a scope names each of origin, account, endpoint, exit and group at most once, and at least one")]
     Count,
     /// A path pattern says nothing without its origin.
     #[error("`endpoint` belongs to an origin: write `origin+endpoint`")]
@@ -148,13 +177,14 @@ impl FromStr for Combination {
     type Err = CombinationError;
 
     fn from_str(text: &str) -> Result<Combination, CombinationError> {
-        let mut c = Combination { origin: false, account: false, endpoint: false, group: false };
+        let mut c = Combination::NOTHING;
         for word in text.split('+').map(str::trim) {
             let slot = match word {
                 "origin" => &mut c.origin,
                 "account" => &mut c.account,
                 "endpoint" => &mut c.endpoint,
                 "group" => &mut c.group,
+                "exit" => &mut c.exit,
                 "" => return Err(CombinationError::Count),
                 other => return Err(CombinationError::Word(other.chars().take(40).collect())),
             };
@@ -188,22 +218,45 @@ pub struct Scope {
     pub key: ScopeKey,
     /// What it counts by; none for the run's own scope.
     pub by: Option<Combination>,
+    /// Which refusals fall on it.
+    pub role: Role,
+}
+
+/// Which refusals fall on a scope.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Role {
+    /// Those that the plan gives it (S3).
+    #[default]
+    Planned,
+    /// The origin behind a plan that narrows to the exit: those of a limit that a second exit met while the first one
+    /// was still paused, and that therefore is not the exit's.
+    Behind,
+    /// An exit's own: only what the exit itself answers.
+    Exit,
+    /// The run's own: none.
+    Run,
 }
 
 impl Default for ScopePlan {
-    /// The origin, and the origin with account or endpoint where a request has one.
+    /// The origin, and the origin with account, endpoint or exit where a request has one.
     fn default() -> ScopePlan {
-        ScopePlan(vec![Combination::ORIGIN, Combination::ORIGIN_ACCOUNT, Combination::ORIGIN_ENDPOINT])
+        ScopePlan(vec![
+            Combination::ORIGIN,
+            Combination::ORIGIN_ACCOUNT,
+            Combination::ORIGIN_ENDPOINT,
+            Combination::ORIGIN_EXIT,
+        ])
     }
 }
 
 impl ScopePlan {
-    /// A plan of these combinations; the origin alone if there are none. At most `MAX_SCOPES - 1` are kept, the widest.
+    /// A plan of these combinations; the origin alone if there are none. At most
+    /// [`MAX_COMBINATIONS`] are kept, the widest.
     #[must_use]
     pub fn new(mut combinations: Vec<Combination>) -> ScopePlan {
         combinations.sort_by_key(Combination::narrowness);
         combinations.dedup();
-        combinations.truncate(MAX_SCOPES - 1);
+        combinations.truncate(MAX_COMBINATIONS);
         if combinations.is_empty() {
             combinations.push(Combination::ORIGIN);
         }
@@ -212,31 +265,87 @@ impl ScopePlan {
 
     /// The scopes of a request, widest first, never none: where no combination applies (an account plan, and a request
     /// without one) it is the origin's.
+    ///
+    /// Through an exit there are more. The exit's own scope bears what the exit itself answers. And where the plan has
+    /// nothing wider than the exit at the origin, the origin stands behind it, for the limit that turns out not to be the
+    /// exit's (S5).
     #[must_use]
     pub fn scopes(&self, parts: &Parts<'_>) -> Vec<Scope> {
-        let mut scopes: Vec<Scope> =
-            self.0.iter().filter_map(|by| Some(Scope { key: by.key(parts)?, by: Some(*by) })).collect();
+        let scope = |by: Combination, role| Some(Scope { key: by.key(parts)?, by: Some(by), role });
+        let mut scopes: Vec<Scope> = self.0.iter().filter_map(|by| scope(*by, Role::Planned)).collect();
         if scopes.is_empty() {
-            scopes.extend(
-                Combination::ORIGIN.key(parts).map(|key| Scope { key, by: Some(Combination::ORIGIN) }),
-            );
+            scopes.extend(scope(Combination::ORIGIN, Role::Planned));
+        }
+        if parts.exit.is_some() {
+            if scopes.iter().all(|scope| scope.by.is_some_and(|by| by.exit)) {
+                scopes.splice(0..0, scope(Combination::ORIGIN, Role::Behind));
+            }
+            if !self.0.contains(&Combination::EXIT) {
+                scopes.extend(scope(Combination::EXIT, Role::Exit));
+            }
         }
         scopes
     }
 }
 
-/// Which of a request's scopes a refusal falls on: the one that the response names, else the widest (S3, B2). The run's
-/// own scope (counted by nothing) is never blamed.
+/// Which of a request's scopes an origin's own rate and concurrency are meant for: what the plan counts at the origin,
+/// whoever asks. For a plan that counts by exit that is each exit.
+///
+/// ```
+/// use forbear_core::scope::{Combination, Parts, ScopePlan, origins_own};
+/// let parts = Parts { origin: "http://a:80", exit: Some("http://p:1"), ..Parts::default() };
+/// let scopes = ScopePlan::new(vec![Combination::ORIGIN_EXIT]).scopes(&parts);
+/// let own = origins_own(&scopes).unwrap();
+/// assert_eq!(scopes[own].key.as_str(), "http://a:80 exit=http://p:1");
+/// ```
 #[must_use]
-pub fn blamed(scopes: &[Option<Combination>], named: Option<ScopeHint>) -> usize {
-    let widest = scopes.iter().position(Option::is_some).unwrap_or(0);
-    let find =
-        |wanted: fn(&Combination) -> bool| scopes.iter().position(|by| by.as_ref().is_some_and(wanted));
-    match named {
-        Some(ScopeHint::Endpoint) => find(|by| by.endpoint).unwrap_or(widest),
-        Some(ScopeHint::Account) => find(|by| by.account && !by.endpoint).unwrap_or(widest),
-        _ => widest,
+pub fn origins_own(scopes: &[Scope]) -> Option<usize> {
+    let find = |wanted: &dyn Fn(&Combination) -> bool| {
+        scopes.iter().position(|s| s.role == Role::Planned && s.by.as_ref().is_some_and(wanted))
+    };
+    let plain = |by: &Combination| !by.account && !by.endpoint && !by.group;
+    find(&|by| plain(by) && by.origin && !by.exit).or_else(|| find(&|by| plain(by)))
+}
+
+/// What is known about whom a refusal concerns.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Blame {
+    /// What the response names.
+    pub named: Option<ScopeHint>,
+    /// Another exit was refused by the same origin meanwhile: it is not this exit's limit.
+    pub not_the_exits: bool,
+    /// The exit itself has answered.
+    pub by_exit: bool,
+}
+
+/// Which of a request's scopes a refusal falls on: the one that the response names, else the widest that the plan gives it
+/// to (S3, B2). The run's own scope is never blamed.
+#[must_use]
+pub fn blamed<'a>(
+    scopes: impl ExactSizeIterator<Item = (Option<&'a Combination>, Role)> + Clone,
+    blame: Blame,
+) -> usize {
+    let find = |wanted: &dyn Fn(&Combination, Role) -> bool| {
+        scopes.clone().position(|(by, role)| by.is_some_and(|by| wanted(by, role)))
+    };
+    let planned = |role: Role| role == Role::Planned;
+    let widest = || {
+        let wide = blame.not_the_exits.then(|| find(&|by, role| role != Role::Exit && !by.exit)).flatten();
+        wide.or_else(|| find(&|_, role| planned(role))).unwrap_or(0)
+    };
+    if blame.by_exit {
+        return find(&|by, _| *by == Combination::EXIT).unwrap_or_else(widest);
     }
+    let named = match blame.named {
+        Some(ScopeHint::Endpoint) => find(&|by, role| planned(role) && by.endpoint),
+        Some(ScopeHint::Account) => find(&|by, role| planned(role) && by.account && !by.endpoint),
+        // It is told to be everyone's: no exit is spared (S5).
+        Some(ScopeHint::Global | ScopeHint::Service) => find(&|by, role| role != Role::Exit && !by.exit),
+        // The address that it counts is the exit's.
+        Some(ScopeHint::Ip) => find(&|by, role| planned(role) && by.exit),
+        Some(ScopeHint::App) | None => None,
+    };
+    named.unwrap_or_else(widest)
 }
 
 #[cfg(test)]
@@ -255,6 +364,7 @@ mod tests {
             account: Some("k"),
             endpoint: Some("search"),
             group: Some("shop"),
+            exit: None,
         };
         for (plan, expected) in [
             (vec!["origin"], vec!["http://a:80"]),
@@ -271,13 +381,32 @@ mod tests {
     }
 
     #[test]
+    fn s1_a_key_tells_whether_it_counts_by_exit() {
+        for (key, by_exit) in [
+            ("exit=http://p:1", true),
+            ("http://a:80 exit=http://p:1#2~7", true),
+            ("http://a:80 account=k exit=socks5://[::1]:1080", true),
+            ("http://a:80", false),
+            ("http://a:80 endpoint=/way?exit=1", false),
+            ("account=exit=", false),
+            ("run", false),
+        ] {
+            assert_eq!(ScopeKey::from_text(key).is_by_exit(), by_exit, "{key}");
+        }
+    }
+
+    #[test]
     fn s3_a_limit_of_unknown_scope_falls_on_the_widest() {
         let scopes = [
-            None,
-            Some(Combination::ORIGIN),
-            Some(Combination::ORIGIN_ACCOUNT),
-            Some(Combination::ORIGIN_ENDPOINT),
+            (None, Role::Run),
+            (Some(Combination::ORIGIN), Role::Planned),
+            (Some(Combination::ORIGIN_ACCOUNT), Role::Planned),
+            (Some(Combination::ORIGIN_ENDPOINT), Role::Planned),
         ];
+        let blamed = |named| {
+            let scopes = scopes.iter().map(|(by, role)| (by.as_ref(), *role));
+            blamed(scopes, Blame { named, ..Blame::default() })
+        };
         for (named, expected) in [
             (None, 1),
             (Some(ScopeHint::Account), 2),
@@ -285,9 +414,36 @@ mod tests {
             (Some(ScopeHint::Global), 1),
             (Some(ScopeHint::Service), 1),
         ] {
-            assert_eq!(blamed(&scopes, named), expected, "{named:?}");
+            assert_eq!(blamed(named), expected, "{named:?}");
         }
-        assert_eq!(blamed(&[Some(Combination::ORIGIN)], Some(ScopeHint::Endpoint)), 0);
+    }
+
+    #[test]
+    fn s5_a_refusal_is_the_exits_only_where_the_plan_says_so() {
+        let parts = Parts { origin: "http://a:80", exit: Some("http://p:1"), ..Parts::default() };
+        let with = |plan: &[&str], blame: Blame| {
+            let scopes = ScopePlan::new(plan.iter().map(|c| c.parse().unwrap()).collect()).scopes(&parts);
+            let of = blamed(scopes.iter().map(|s| (s.by.as_ref(), s.role)), blame);
+            scopes[of].key.to_string()
+        };
+        let (plain, widened) = (Blame::default(), Blame { not_the_exits: true, ..Blame::default() });
+        let by_exit = Blame { by_exit: true, ..Blame::default() };
+        let global = Blame { named: Some(ScopeHint::Global), ..Blame::default() };
+        let endpoint = Blame { named: Some(ScopeHint::Endpoint), ..Blame::default() };
+        let (origin, pair, exit) = ("http://a:80", "http://a:80 exit=http://p:1", "exit=http://p:1");
+        for (plan, blame, expected) in [
+            (&["origin", "origin+exit"][..], plain, origin),
+            (&["origin", "origin+exit"], by_exit, exit),
+            (&["origin+exit"], plain, pair),
+            (&["origin+exit"], widened, origin),
+            (&["origin+exit"], global, origin),
+            (&["origin+exit"], endpoint, pair),
+            (&["origin+exit"], by_exit, exit),
+            (&["exit"], plain, exit),
+            (&["exit"], widened, origin),
+        ] {
+            assert_eq!(with(plan, blame), expected, "{plan:?} {blame:?}");
+        }
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn b3_refused_probes_raise_the_cap_up_to_pause_cap() {
 #[test]
 fn p7_one_other_item_tests_a_wait_over_the_cap_once() {
     let (policy, t) = (exact(), start());
-    let long = Told { wait: Some(3000 * S), may_be_one_items: true, overload: false };
+    let long = Told { wait: Some(3000 * S), may_be_one_items: true, ..Told::nothing() };
     for admitted in [true, false] {
         let (mut gate, sent) = with_in_flight(&policy, 1, t);
         let _ = gate.refused(&policy, sent[0], long, t, 0.5);
@@ -405,7 +405,7 @@ fn b4_holds_where_the_pace_is_only_configured() {
 #[test]
 fn p7_a_limit_of_one_item_leaves_the_scope_as_it_was() {
     let (policy, t) = (exact(), start());
-    let long = Told { wait: Some(3000 * S), may_be_one_items: true, overload: false };
+    let long = Told { wait: Some(3000 * S), may_be_one_items: true, ..Told::nothing() };
     let (mut gate, sent) = with_in_flight(&policy, 2, t);
     let _ = gate.succeeded(&policy, sent[1], t);
     let _ = gate.refused(&policy, sent[0], long, t, 0.5);

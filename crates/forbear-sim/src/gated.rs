@@ -7,7 +7,7 @@ use forbear_core::{
     gate::Gate,
     hint, outcome,
     policy::{BoundScope, ScopePolicy},
-    scope::ScopeKey,
+    scope::{Role, ScopeKey},
     time::Timestamp,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -29,7 +29,11 @@ impl Gated {
         let policy = ScopePolicy { concurrency_max: workers, ..policy };
         let gates = [Gate::new(&policy)];
         let key = ScopeKey::from_text("https://origin.test:443");
-        Gated { gates, scopes: [BoundScope { key, by: None, policy: Arc::new(policy) }], items: 0 }
+        Gated {
+            gates,
+            scopes: [BoundScope { key, by: None, role: Role::Planned, policy: Arc::new(policy) }],
+            items: 0,
+        }
     }
 
     /// The gate.
@@ -56,7 +60,8 @@ impl Client for Gated {
         let reading = hint::read(&response, None, now);
         let outcome = outcome::of_response(reply.status, &reading, false);
         self.items += 1;
-        let finding = Finding { outcome: &outcome, reading: Some(&reading), item: self.items, roll };
+        let finding =
+            Finding { outcome: &outcome, reading: Some(&reading), item: self.items, roll, exit: None };
         let _ = attempt::report(&mut self.gates, &self.scopes, &grant, &finding, now);
         now
     }

@@ -73,13 +73,14 @@ fn main() {
 
 fn scope(policy: &Arc<ScopePolicy>, i: usize) -> BoundScope {
     let key = ScopeKey::from_text(&format!("https://host-{i}.example"));
-    BoundScope { key, by: Some(forbear_core::scope::Combination::ORIGIN), policy: policy.clone() }
+    let by = Some(forbear_core::scope::Combination::ORIGIN);
+    BoundScope { key, by, role: forbear_core::scope::Role::Planned, policy: policy.clone() }
 }
 
 fn permit_and_report(gates: &MemoryGates, scopes: &[BoundScope]) {
     let decision = gates.with(scopes, |gates, now| attempt::acquire(gates, scopes, Ask::default(), now));
     let Ok(Decision::Admit(grant)) = decision else { return };
-    let finding = Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5 };
+    let finding = Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5, exit: None };
     let news = gates.with(scopes, |gates, now| attempt::report(gates, scopes, &grant, &finding, now));
     let _ = black_box(news.is_ok());
 }

@@ -38,7 +38,8 @@
 //!
 //! # What is deliberately absent
 //!
-//! No TLS, no HTTP/2, no proxying: a limiter does not care. No limiter ever waits; only the server does.
+//! No TLS, no HTTP/2: a limiter does not care. No limiter ever waits; only the server does. A [`proxy`] limits nothing: it is
+//! a way to a server, good or broken.
 
 mod answer;
 mod hint;
@@ -46,6 +47,7 @@ mod limiter;
 mod log;
 pub mod naive;
 mod origin;
+pub mod proxy;
 mod rng;
 mod server;
 mod spec;

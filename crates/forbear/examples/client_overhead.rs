@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forbear::client::{Client, Limits, Request, Target};
+use forbear::client::{Client, Limits, Request, Target, Way};
 use forbear::permit::Permit;
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::service::service_fn;
@@ -129,8 +129,10 @@ async fn ours(client: Client, address: SocketAddr, stop: Arc<AtomicBool>) -> u64
     let mut pages = 0;
     while !stop.load(Ordering::Relaxed) {
         let limits = Limits::within(Duration::from_secs(30));
-        let mut answer =
-            client.send(&permit, Request::get(target.clone()), &limits).await.expect("an answer");
+        let mut answer = client
+            .send(&permit, Request::get(target.clone()), &Way::Direct, &limits)
+            .await
+            .expect("an answer");
         let body = answer.body.collect(1 << 20).await.expect("a body");
         assert_eq!(body.len(), 1024);
         pages += 1;

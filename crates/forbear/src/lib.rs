@@ -4,6 +4,7 @@ pub mod bodies;
 pub mod client;
 pub mod config;
 pub mod engine;
+pub mod exit;
 pub mod input;
 pub mod permit;
 pub mod record;

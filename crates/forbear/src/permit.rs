@@ -10,8 +10,6 @@ use std::{
 use forbear_core::{
     attempt::{self, Ask, Decision, Grant, News},
     gate::Cause,
-    hint::Reading,
-    outcome::Outcome,
     policy::BoundScope,
     time::Timestamp,
 };
@@ -120,25 +118,21 @@ impl<G: GateStore> Admission<G> {
         self.gates.update(scopes, |gates, now| attempt::renew(gates, scopes, grant, now)).await
     }
 
-    /// Reports what came of the request, and says what that did to its scopes. `item` tells items apart, `roll` in
-    /// `[0, 1)` is for jitter. `after` sees the gates right after the report, within the same step, to keep what they are.
+    /// Reports what came of the request, and says what that did to its scopes. `after` sees the gates right after the
+    /// report, within the same step, to keep what they are.
     ///
     /// # Errors
     /// What the store says.
     pub async fn report<R: Send>(
         mut self,
-        outcome: &Outcome,
-        reading: Option<&Reading>,
-        item: u64,
-        roll: f64,
+        finding: &attempt::Finding<'_>,
         mut after: impl FnMut(&News, &[forbear_core::gate::Gate], Timestamp) -> R + Send,
     ) -> Result<(News, R), StoreError> {
         self.reported = true;
         let (scopes, grant) = (&self.scopes, &self.grant);
-        let told = attempt::Finding { outcome, reading, item, roll };
         self.gates
             .update(scopes, |gates, now| {
-                let news = attempt::report(gates, scopes, grant, &told, now);
+                let news = attempt::report(gates, scopes, grant, finding, now);
                 let kept = after(&news, gates, now);
                 (news, kept)
             })

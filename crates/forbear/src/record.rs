@@ -10,7 +10,7 @@ use forbear_store::queue::{
 };
 use http::HeaderMap;
 
-use crate::secrets::Redactor;
+use crate::{exit::ExitSecrets, secrets::Redactor};
 
 /// Which item a record is about: the input's own id, or the number of its line.
 ///
@@ -170,6 +170,8 @@ pub struct Record<'a> {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+    /// The secrets of the exit that the last answer came through: nothing of the record shows them, an inline body neither.
+    pub exit_secrets: Option<&'a ExitSecrets>,
 }
 
 impl<'a> Record<'a> {
@@ -194,11 +196,13 @@ impl<'a> Record<'a> {
             not_before: None,
             started_at: None,
             finished_at: None,
+            exit_secrets: None,
         }
     }
 
     /// Appends the record to `out`, newline included.
     pub fn write(&self, redactor: &Redactor, out: &mut Vec<u8>) {
+        let secrets = self.exit_secrets;
         let inline = if let BodyField::Inline(body) = self.body { body.len() } else { 0 };
         out.reserve(512 + inline + inline / 3);
         out.extend_from_slice(b"{\"id\":");
@@ -221,14 +225,14 @@ impl<'a> Record<'a> {
         number(out, u64::from(self.limited));
         key(out, "waited_s");
         seconds(out, self.waited);
-        text(out, "exit", self.exit, redactor);
+        text(out, "exit", self.exit, redactor, None);
         if let Some(url) = self.final_url {
             key(out, "final_url");
-            string(out, &redactor.url(url));
+            string(out, &hidden(redactor.url(url), secrets));
         }
         if let Some(headers) = self.headers {
             key(out, "headers");
-            write_headers(out, headers, redactor);
+            write_headers(out, headers, redactor, secrets);
         }
         if let Some(bytes) = self.bytes {
             key(out, "bytes");
@@ -236,14 +240,16 @@ impl<'a> Record<'a> {
         }
         match self.body {
             BodyField::Absent => {}
-            BodyField::Inline(body) => write_body(out, body),
+            BodyField::Inline(body) => {
+                write_body(out, &secrets.map_or(Cow::Borrowed(body), |secrets| secrets.hide_bytes(body)));
+            }
             BodyField::File(path) => {
                 key(out, "body_file");
                 string(out, path);
             }
         }
-        text(out, "error", self.error, redactor);
-        text(out, "reason", self.reason, redactor);
+        text(out, "error", self.error, redactor, secrets);
+        text(out, "reason", self.reason, redactor, secrets);
         time(out, "not_before", self.not_before.map(|at| at.plus(Duration::from_micros(999))));
         time(out, "started_at", self.started_at);
         time(out, "finished_at", self.finished_at);
@@ -306,10 +312,24 @@ fn key(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(b"\":");
 }
 
-fn text(out: &mut Vec<u8>, name: &str, value: Option<&str>, redactor: &Redactor) {
+fn text(
+    out: &mut Vec<u8>,
+    name: &str,
+    value: Option<&str>,
+    redactor: &Redactor,
+    secrets: Option<&ExitSecrets>,
+) {
     if let Some(value) = value {
         key(out, name);
-        string(out, &redactor.text(value));
+        string(out, &hidden(redactor.text(value), secrets));
+    }
+}
+
+/// A text without what only its exit may know.
+fn hidden<'a>(text: Cow<'a, str>, secrets: Option<&ExitSecrets>) -> Cow<'a, str> {
+    match secrets.map(|secrets| secrets.hide(&text)) {
+        Some(Cow::Owned(shown)) => Cow::Owned(shown),
+        _ => text,
     }
 }
 
@@ -367,7 +387,7 @@ fn is_number(text: &str) -> bool {
 }
 
 /// An object in the order in which the fields came; a name that comes again has all its values in a list.
-fn write_headers(out: &mut Vec<u8>, headers: &HeaderMap, redactor: &Redactor) {
+fn write_headers(out: &mut Vec<u8>, headers: &HeaderMap, redactor: &Redactor, secrets: Option<&ExitSecrets>) {
     out.push(b'{');
     for (index, name) in headers.keys().enumerate() {
         if index > 0 {
@@ -375,7 +395,13 @@ fn write_headers(out: &mut Vec<u8>, headers: &HeaderMap, redactor: &Redactor) {
         }
         word(out, name.as_str());
         out.push(b':');
-        let mut values = headers.get_all(name).iter().map(|value| redactor.header(name, value.as_bytes()));
+        let mut values = headers.get_all(name).iter().map(|value| {
+            // Bytes first: shown as text, a password that is none would be another one.
+            match secrets.map(|secrets| secrets.hide_bytes(value.as_bytes())) {
+                Some(Cow::Owned(bytes)) => Cow::Owned(redactor.header(name, &bytes).into_owned()),
+                _ => redactor.header(name, value.as_bytes()),
+            }
+        });
         let (Some(first), second) = (values.next(), values.next()) else { continue };
         if let Some(second) = second {
             out.push(b'[');

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client_kit::{End, LONG, Server, fetch, get, headers, post, read_head, reset};
-use forbear::client::{Client, ClientOptions, FaultKind, Hop, Limits, Phase, Processed, Request, Target};
+use forbear::client::{
+    Client, ClientOptions, FaultKind, Hop, Limits, Phase, Processed, Request, Target, Way,
+};
 use forbear::permit::Permit;
 use http::{HeaderValue, Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -79,7 +81,10 @@ async fn answers_without_a_body_free_the_connection_at_once() {
         let client = Client::default();
         for turn in 0..2 {
             let request = Request { method: method.clone(), ..Request::get(server.target("/a")) };
-            let response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+            let response = client
+                .send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG))
+                .await
+                .unwrap();
             assert_eq!(response.reused, turn > 0, "{answer:?}");
             drop(response); // nobody has read the body
         }
@@ -238,8 +243,9 @@ async fn one_deadline_for_every_phase() {
     ] {
         let server = Server::answering(answer, End::Hang).await;
         let limits = Limits { deadline: tokio::time::Instant::now() + Duration::from_millis(150), ..slow };
-        let sent =
-            Client::default().send(&Permit::unmetered(), Request::get(server.target("/")), &limits).await;
+        let sent = Client::default()
+            .send(&Permit::unmetered(), Request::get(server.target("/")), &Way::Direct, &limits)
+            .await;
         let fault = match sent {
             Ok(mut response) => response.body.collect(100).await.unwrap_err(),
             Err(fault) => fault,
@@ -260,7 +266,7 @@ async fn a_body_that_never_stops_meets_the_deadline() {
     .await;
     let limits = Limits { body_max: u64::MAX, ..Limits::within(Duration::from_millis(200)) };
     let mut response = Client::default()
-        .send(&Permit::unmetered(), Request::get(server.target("/")), &limits)
+        .send(&Permit::unmetered(), Request::get(server.target("/")), &Way::Direct, &limits)
         .await
         .unwrap();
     let fault = loop {
@@ -283,8 +289,10 @@ async fn k4_a_body_over_its_limit_names_the_size() {
         let server = Server::answering(answer, End::Keep).await;
         let limits = Limits { body_max: 100_000, ..Limits::within(LONG) };
         let client = Client::default();
-        let mut response =
-            client.send(&Permit::unmetered(), Request::get(server.target("/")), &limits).await.unwrap();
+        let mut response = client
+            .send(&Permit::unmetered(), Request::get(server.target("/")), &Way::Direct, &limits)
+            .await
+            .unwrap();
         let fault = response.body.collect(u64::MAX).await.unwrap_err();
         let FaultKind::BodyTooLarge { limit: 100_000, size } = fault.kind else { panic!("{fault:?}") };
         assert!(if exact { size == 300_000 } else { size > 100_000 });
@@ -333,7 +341,7 @@ async fn what_goes_out_is_what_was_asked_for() {
     .await;
     let client = Client::default();
     let send = async |request: Request| {
-        client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap();
         heads.lock().unwrap().pop().unwrap()
     };
 
@@ -349,7 +357,7 @@ async fn what_goes_out_is_what_was_asked_for() {
     let nameless = Client::new(nameless);
     for (own, sent) in [(&[][..], false), (&[("user-agent", "mine")][..], true)] {
         let request = Request { headers: headers(own), ..Request::get(server.target("/")) };
-        nameless.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+        nameless.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap();
         let (head, _) = heads.lock().unwrap().pop().unwrap();
         assert_eq!((head.contains("user-agent"), head.contains("user-agent: mine")), (sent, sent), "{head}");
     }
@@ -425,7 +433,7 @@ async fn k1_no_secret_is_shown() {
     let target = Target::parse("http://u:S3CRET@127.0.0.1:9/").unwrap();
     let request = Request { headers: fields, ..post(target.clone(), "S3CRET") };
     let fault = Client::default()
-        .send(&Permit::unmetered(), request.clone(), &Limits::within(LONG))
+        .send(&Permit::unmetered(), request.clone(), &Way::Direct, &Limits::within(LONG))
         .await
         .unwrap_err();
     let server = Server::answering(
@@ -455,7 +463,8 @@ async fn an_early_refusal_is_read_and_its_connection_not_used_again() {
     .await;
     let client = Client::default();
     let request = post(server.target("/"), vec![b'x'; 20_000_000]);
-    let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+    let mut response =
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap();
     assert_eq!(response.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(response.body.collect(10).await.unwrap(), "no");
     let second = get(&client, server.target("/")).await.unwrap();
@@ -477,12 +486,15 @@ async fn k2_addresses_are_judged_where_the_socket_goes() {
     let hop = |hop| Limits { hop, ..Limits::within(Duration::from_millis(300)) };
     let metadata = Target::parse("http://169.254.169.254/latest/").unwrap();
     let client = Client::default();
-    let fault =
-        client.send(&Permit::unmetered(), Request::get(metadata), &hop(Hop::Redirect)).await.unwrap_err();
+    let fault = client
+        .send(&Permit::unmetered(), Request::get(metadata), &Way::Direct, &hop(Hop::Redirect))
+        .await
+        .unwrap_err();
     let address: IpAddr = "169.254.169.254".parse().unwrap();
     assert_eq!(fault.kind, FaultKind::AddressForbidden { address });
-    let local =
-        client.send(&Permit::unmetered(), Request::get(server.target("/")), &hop(Hop::Redirect)).await;
+    let local = client
+        .send(&Permit::unmetered(), Request::get(server.target("/")), &Way::Direct, &hop(Hop::Redirect))
+        .await;
     assert!(local.is_ok(), "loopback is not link-local");
 }
 
@@ -579,7 +591,7 @@ async fn k4_zeros_pass_in_small_steps_and_bombs_do_not() {
     let client = Client::default();
     let server = Server::answering(served("gzip", &once), End::Keep).await;
     let request = Request::get(server.target("/"));
-    let mut response = client.send(&Permit::unmetered(), request, &limits).await.unwrap();
+    let mut response = client.send(&Permit::unmetered(), request, &Way::Direct, &limits).await.unwrap();
     let mut len = 0;
     while let Some(piece) = response.body.chunk().await {
         let piece = piece.unwrap();
@@ -590,7 +602,7 @@ async fn k4_zeros_pass_in_small_steps_and_bombs_do_not() {
 
     let server = Server::answering(served("gzip, gzip", &twice), End::Keep).await;
     let request = Request::get(server.target("/"));
-    let mut response = client.send(&Permit::unmetered(), request, &limits).await.unwrap();
+    let mut response = client.send(&Permit::unmetered(), request, &Way::Direct, &limits).await.unwrap();
     let fault = response.body.collect(u64::MAX).await.unwrap_err();
     assert!(matches!(fault.kind, FaultKind::RatioExceeded { .. }), "{fault:?}");
     assert!(response.body.decoded() < 2 << 20);
@@ -625,8 +637,10 @@ async fn a_reset_in_the_middle_of_an_upload_is_a_fault() {
     })
     .await;
     let request = post(server.target("/"), vec![b'x'; 20_000_000]);
-    let fault =
-        Client::default().send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap_err();
+    let fault = Client::default()
+        .send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG))
+        .await
+        .unwrap_err();
     assert_eq!((fault.at, fault.processed), (Phase::Send, Processed::Unknown), "{fault:?}");
     assert_eq!(fault.kind, FaultKind::Reset);
 }

@@ -7,46 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client_kit::{Authority, LONG, Server, fetch, get, headers, post, read_head, reset};
-use forbear::client::{Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target};
+use client_kit::{Authority, LONG, Server, Tls, fetch, get, headers, hello, https, post, reset, tls_server};
+use forbear::client::{
+    Client, ClientOptions, FaultKind, Http2, Limits, Phase, Processed, Request, Target, Way,
+};
 use forbear::permit::Permit;
 use http::{Method, StatusCode, Version};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-
-type Tls = TlsStream<TcpStream>;
-
-/// A server behind TLS. What fails to shake hands is dropped.
-async fn tls_server<F>(
-    config: Arc<rustls::ServerConfig>,
-    serve: impl Fn(Tls, usize) -> F + Clone + Send + Sync + 'static,
-) -> Server
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let acceptor = TlsAcceptor::from(config);
-    Server::start(move |stream, number| {
-        let (acceptor, serve) = (acceptor.clone(), serve.clone());
-        async move {
-            if let Ok(stream) = acceptor.accept(stream).await {
-                serve(stream, number).await;
-            }
-        }
-    })
-    .await
-}
-
-fn https(server: &Server, path: &str) -> Target {
-    Target::parse(&format!("https://{}{path}", server.address)).unwrap()
-}
-
-async fn hello(mut stream: Tls, _number: usize) {
-    while read_head(&mut stream).await.is_some() {
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
-    }
-}
 
 #[tokio::test]
 async fn v1_a_verdict_on_a_certificate_is_final_and_a_broken_handshake_is_not() {
@@ -96,8 +63,10 @@ async fn v1_a_verdict_on_a_certificate_is_final_and_a_broken_handshake_is_not() 
     })
     .await;
     let limits = Limits::within(Duration::from_millis(150));
-    let fault =
-        client.send(&Permit::unmetered(), Request::get(https(&silent, "/")), &limits).await.unwrap_err();
+    let fault = client
+        .send(&Permit::unmetered(), Request::get(https(&silent, "/")), &Way::Direct, &limits)
+        .await
+        .unwrap_err();
     assert_eq!((fault.kind, fault.at, fault.processed), (FaultKind::TimedOut, Phase::Tls, Processed::No));
 }
 
@@ -177,7 +146,8 @@ async fn many_requests_share_one_http2_connection_and_one_handshake() {
         headers: headers(&[("host", "other.example"), ("connection", "close"), ("x", "y")]),
         ..post(https(&server, "/up"), vec![b'x'; 3_000_000])
     };
-    let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap();
+    let mut response =
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap();
     assert_eq!(response.body.collect(1000).await.unwrap(), "POST https://other.example/up 5 3000000");
 
     let h1_only =
@@ -339,7 +309,10 @@ async fn v2_what_http2_says_about_a_request() {
         .await;
         let client = authority.client();
         let request = post(https(&server, "/"), "x");
-        let fault = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap_err();
+        let fault = client
+            .send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG))
+            .await
+            .unwrap_err();
         assert_eq!((fault.kind, fault.processed), (kind, processed), "{does:?}: {fault:?}");
         assert!(!fault.stale_connection, "{does:?}");
     }
@@ -399,7 +372,7 @@ async fn v2_a_queued_stream_was_not_processed() {
     fetch(&client, https(&server, "/")).await.unwrap();
     let send = async || {
         let request = post(https(&server, "/"), "x");
-        client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await.unwrap_err()
+        client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await.unwrap_err()
     };
     let (second, third) = tokio::join!(send(), send());
     assert_eq!((second.kind, second.processed), (FaultKind::Reset, Processed::Unknown));
@@ -433,7 +406,8 @@ async fn v2_a_body_is_not_overtaken_so_the_last_stream_divides_what_was_processe
         let body = if n % 2 == 0 { "x" } else { "" };
         let (client, request) = (client.clone(), post(https(&server, "/"), body));
         asked.spawn(async move {
-            let mut response = client.send(&Permit::unmetered(), request, &Limits::within(LONG)).await?;
+            let mut response =
+                client.send(&Permit::unmetered(), request, &Way::Direct, &Limits::within(LONG)).await?;
             response.body.collect(10).await
         });
     }
@@ -505,7 +479,8 @@ async fn the_answer_to_head_has_no_body_whatever_it_says() {
     .await;
     let request = Request { method: Method::HEAD, ..Request::get(https(&server, "/")) };
     let limits = Limits::within(LONG);
-    let mut response = authority.client().send(&Permit::unmetered(), request, &limits).await.unwrap();
+    let mut response =
+        authority.client().send(&Permit::unmetered(), request, &Way::Direct, &limits).await.unwrap();
     assert_eq!(response.body.collect(10).await.unwrap(), "");
 }
 
@@ -525,8 +500,10 @@ async fn a_silent_http2_connection_is_not_used_again() {
     let client = authority.client();
     fetch(&client, https(&server, "/")).await.unwrap();
     let limits = Limits::within(Duration::from_millis(150));
-    let fault =
-        client.send(&Permit::unmetered(), Request::get(https(&server, "/")), &limits).await.unwrap_err();
+    let fault = client
+        .send(&Permit::unmetered(), Request::get(https(&server, "/")), &Way::Direct, &limits)
+        .await
+        .unwrap_err();
     assert_eq!(
         (fault.kind, fault.at, fault.processed),
         (FaultKind::TimedOut, Phase::Head, Processed::Unknown)

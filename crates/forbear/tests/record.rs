@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use base64::Engine as _;
 use forbear::{
     config::SecretNames,
+    exit::{ExitSecrets, ExitUrl},
     input::{Line, parse_line},
     record::{BodyField, ItemId, Outcome, Record, rfc3339, write_listed},
     secrets::{Redactor, SECRET_QUERY},
@@ -50,6 +51,38 @@ fn headers(list: &[(HeaderName, &[u8])]) -> HeaderMap {
         headers.append(name, HeaderValue::from_bytes(value).expect("a value"));
     }
     headers
+}
+
+#[test]
+fn k1_what_a_proxy_repeats_of_its_password_is_cut_out() {
+    let exit = ExitUrl::parse("http://me:S3cr3t%2Fp%FC@proxy.example:8080").unwrap();
+    let secrets = ExitSecrets::of(&exit).unwrap();
+    let head = headers(&[
+        (header::VIA, b"proxy for me:S3cr3t/p\xfc"),
+        (HeaderName::from_static("x-login"), b"S3cr3t%2fp%fc"),
+        (HeaderName::from_static("x-seen"), b"bWU6UzNjcjN0L3D8"),
+        (header::SERVER, b"nginx"),
+    ]);
+    let body = b"<p>S3cr3t/p\xfc is suspended</p>";
+    let record = Record {
+        exit: Some("http://proxy.example:8080"),
+        final_url: Some("http://h/?login=S3cr3t/p%FC"),
+        headers: Some(&head),
+        body: BodyField::Inline(body),
+        error: Some("the exit says: S3cr3t%2Fp%FC is wrong"),
+        reason: Some("S3cr3t%2Fp%FC"),
+        ..bare(Outcome::Done)
+    };
+    let kept = parsed(&Record { exit_secrets: Some(&secrets), ..record });
+    assert_eq!(kept["headers"]["via"], "proxy for me:***");
+    assert_eq!((&kept["headers"]["x-login"], &kept["headers"]["x-seen"]), (&"***".into(), &"***".into()));
+    assert_eq!((&kept["body"], &kept["reason"]), (&"<p>*** is suspended</p>".into(), &"***".into()));
+    assert_eq!(kept["error"], "the exit says: *** is wrong");
+    assert_eq!(
+        (&kept["final_url"], &kept["headers"]["server"]),
+        (&"http://h/?login=***".into(), &"nginx".into())
+    );
+    assert!(line(&record).contains("S3cr3t"), "without its secrets nobody could know");
 }
 
 #[test]

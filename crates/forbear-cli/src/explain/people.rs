@@ -144,6 +144,7 @@ impl Explained<'_> {
             Verdict::Retry { after } => {
                 format!("once more after {} or so, attempt 2 of {}", wait(after), policy.max_attempts)
             }
+            Verdict::Elsewhere { after } => format!("once more by another exit after {} or so", wait(after)),
             Verdict::Hold { told } if told.is_zero() => "kept in hand until the scope opens".to_owned(),
             Verdict::Hold { .. } => {
                 format!("kept in hand until then, since the told wait is at most {}", wait(policy.hold_max))

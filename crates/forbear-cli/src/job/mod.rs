@@ -51,9 +51,13 @@ fn put_back(job: &Path, unknown: bool, parked: bool) -> Result<Exit, Failure> {
     }
     text.push('\n');
     let exit = written(io::stdout().write_all(text.as_bytes()))?;
-    let summary = open(job)?.summary().map_err(|e| failure(job, &e))?;
+    let file = open(job)?;
+    let summary = file.summary().map_err(|e| failure(job, &e))?;
     if ended > 0 {
         say(format_args!("they are fetched by the next run: {}", resume(job, &summary)));
+        if !file.exits().map_err(|e| failure(job, &e))?.is_empty() {
+            say(WENT_BY_EXITS);
+        }
     } else if !unknown && summary.counts.unknown > 0 {
         say(format_args!(
             "{} items have an unknown outcome; --unknown puts them back too",
@@ -85,6 +89,10 @@ fn failure(job: &Path, error: &QueueError) -> Failure {
     let told = Failure::of(error, Exit::Usage);
     Failure::usage(format!("{told}{hint}"))
 }
+
+/// Said with the command that goes on: a job knows its exits by their names alone, so they are no part of that.
+const WENT_BY_EXITS: &str =
+    "its runs went out by exits: give them again, by --proxies or the configuration, or it goes on directly";
 
 /// The command that goes on with a job, to be pasted into a shell.
 fn resume(job: &Path, summary: &Summary) -> String {

@@ -66,6 +66,7 @@ pub(crate) fn authority(server: &Server) -> String {
 /// A job in a folder of its own, run as often as a test likes.
 pub(crate) struct Job {
     pub(crate) dir: TempDir,
+    env: Vec<(String, String)>,
 }
 
 impl Job {
@@ -74,12 +75,18 @@ impl Job {
         let dir = TempDir::new().unwrap();
         let text: String = lines.into_iter().map(|line| format!("{}\n", line.as_ref())).collect();
         fs::write(dir.path().join("urls.txt"), text).unwrap();
-        Job { dir }
+        Job { dir, env: Vec::new() }
     }
 
     /// With this configuration beside the input.
     pub(crate) fn config(self, toml: &str) -> Job {
         fs::write(self.dir.path().join("forbear.toml"), toml).unwrap();
+        self
+    }
+
+    /// With this variable in its environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Job {
+        self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -96,6 +103,7 @@ impl Job {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forbear"));
         command.args(args).current_dir(self.dir.path()).env_clear().env("NO_COLOR", "1");
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub(crate) mod origin;
+pub(crate) mod proxies;
+
 /// How long a server may take to start, and a server's log to be written. Generous: the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -109,6 +109,9 @@ pub struct Told {
     pub may_be_one_items: bool,
     /// The server is overloaded rather than limiting us.
     pub overload: bool,
+    /// The scope rests for at least this much more than its own backoff, since its exit is hot (E3). A told time is
+    /// kept as it is where it is longer.
+    pub rest: Duration,
 }
 
 impl Told {

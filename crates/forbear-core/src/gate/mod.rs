@@ -217,9 +217,9 @@ impl Gate {
                 let told_until = now.plus(wait);
                 let mut until =
                     told_until.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
-                if probing {
+                if probing || !told.rest.is_zero() {
                     // B3: told the same again and again, the told time is a floor, and our own pause still grows.
-                    until = until.max(now.plus(self.untold_wait(policy, roll)));
+                    until = until.max(now.plus(self.untold_wait(policy, told.rest, roll)));
                 }
                 self.close_told(told_until, until, Cause::Told);
                 if wait > policy.pause_cap {
@@ -227,13 +227,13 @@ impl Gate {
                     if early || !told.may_be_one_items {
                         self.early_probe_at = Timestamp::ZERO;
                     } else if incident {
-                        self.early_probe_at = now.plus(self.untold_wait(policy, roll));
+                        self.early_probe_at = now.plus(self.untold_wait(policy, told.rest, roll));
                     }
                 }
             }
             None if incident => {
                 let cause = if told.overload { Cause::Overload } else { Cause::Untold };
-                let until = now.plus(self.untold_wait(policy, roll));
+                let until = now.plus(self.untold_wait(policy, told.rest, roll));
                 self.close(until, cause);
             }
             None => {}
@@ -275,17 +275,17 @@ impl Gate {
     }
 
     /// The server answered that we are unwanted: 403, 451, a challenge. A single page may be forbidden to all; several in
-    /// a row are about us, and so is a challenge: the way to this origin cools down for 300 to 360 s.
+    /// a row are about us, and so is one that is `certain`: the way to this origin cools down for 300 to 360 s.
     pub fn blocked(
         &mut self,
         policy: &ScopePolicy,
         sent: Sent,
-        challenge: bool,
+        certain: bool,
         now: Timestamp,
         roll: f64,
     ) -> Change {
         self.blocked_in_row = self.blocked_in_row.saturating_add(1);
-        let cooling = challenge || self.blocked_in_row >= BLOCKED_IN_ROW;
+        let cooling = certain || self.blocked_in_row >= BLOCKED_IN_ROW;
         // A probe that meets a forbidden page has learned nothing about the limit: the next item probes soon.
         let change = self.unanswered(policy, sent, now);
         if cooling && (sent.at > self.closed_at || sent.fence.is_probe()) {
@@ -581,7 +581,8 @@ impl Gate {
             if doubled < policy.pause_cap {
                 self.cap_doubled += 1; // B3: up to pause_cap, and no further
             }
-        } else if first || quiet > self.untold_wait(policy, 1.0).saturating_mul(4).max(QUIET) {
+        } else if first || quiet > self.untold_wait(policy, Duration::ZERO, 1.0).saturating_mul(4).max(QUIET)
+        {
             self.level = 0;
         } else {
             self.level = self.level.saturating_add(1);
@@ -632,11 +633,11 @@ impl Gate {
         self.accepted = 0;
     }
 
-    /// P4's pause at the present level, under the cap that refused probes have raised (B3).
-    fn untold_wait(&self, policy: &ScopePolicy, roll: f64) -> Duration {
+    /// P4's pause at the present level, under the cap that refused probes have raised (B3), and `rest` (E3).
+    fn untold_wait(&self, policy: &ScopePolicy, rest: Duration, roll: f64) -> Duration {
         let cap = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
         let cap = cap.min(policy.pause_cap.max(policy.backoff.cap()));
-        policy.backoff.wait(u32::from(self.level), cap, roll)
+        policy.backoff.wait(u32::from(self.level), cap, roll) + policy.backoff.spread(rest, roll)
     }
 
     fn quiet(&self, now: Timestamp) -> Duration {

@@ -263,7 +263,10 @@ mod tests {
     use super::*;
 
     fn scope(name: &str) -> BoundScope {
-        BoundScope { key: ScopeKey::from_text(name), by: None, policy: Arc::new(ScopePolicy::default()) }
+        use forbear_core::scope::Role;
+
+        let (key, policy) = (ScopeKey::from_text(name), Arc::new(ScopePolicy::default()));
+        BoundScope { key, by: None, role: Role::Run, policy }
     }
 
     fn acquire(gates: &MemoryGates, scopes: &[BoundScope]) -> Decision {
@@ -298,7 +301,8 @@ mod tests {
                         mine.rotate_left((i + t) % 3);
                         if let Decision::Admit(grant) = acquire(&gates, &mine) {
                             let outcome = Outcome::Success;
-                            let finding = Finding { outcome: &outcome, reading: None, item: 0, roll: 0.0 };
+                            let finding =
+                                Finding { outcome: &outcome, reading: None, item: 0, roll: 0.0, exit: None };
                             let step = |g: &mut [Gate], now| {
                                 let _ = attempt::report(g, &mine, &grant, &finding, now);
                             };

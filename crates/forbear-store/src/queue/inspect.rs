@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use super::{
     apply::{Changes, LaneNumbers, ending_from, read_place},
     error::QueueError,
+    exits::{self, ExitRow},
     gates::{self, GateRecord},
     input::InputIdentity,
     item::{Counters, Ending, Extras, InputPosition, LaneId, Request, Seq, Until},
@@ -293,6 +294,15 @@ impl JobFile {
     /// When the file cannot be read.
     pub fn gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
         self.read(|db| gates::page(db, after, limit))
+    }
+
+    /// What went through each exit, over all runs, the busiest first; at most 100,000. Of a run that goes on, as it was
+    /// some seconds ago.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn exits(&self) -> Result<Vec<ExitRow>, QueueError> {
+        self.read(exits::all)
     }
 
     /// Counts everything again and compares with the totals that are kept: `true` if all agrees, every item stands in

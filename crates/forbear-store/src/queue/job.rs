@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::{
     error::{Events, QueueError},
+    exits::{ExitRow, ToldExits},
     gates::GateRecord,
     input::InputIdentity,
     item::{Batch, Counters, Finish, InputEnd, InputPosition, Item, Lane, LaneId, Lease, Until},
@@ -100,6 +101,7 @@ pub struct Job {
     input: Option<InputIdentity>,
     account_key: [u8; 32],
     unsaved_kib_max: u32,
+    exits: Mutex<ToldExits>,
 }
 
 impl Job {
@@ -129,7 +131,8 @@ impl Job {
             .name("forbear-job".into())
             .spawn(move || writer.run())
             .map_err(|source| QueueError::Io { path: path.to_owned(), source })?;
-        Ok(Job { shared, input, account_key, unsaved_kib_max: options.unsaved_kib_max.max(1) })
+        let (unsaved_kib_max, exits) = (options.unsaved_kib_max.max(1), Mutex::default());
+        Ok(Job { shared, input, account_key, unsaved_kib_max, exits })
     }
 
     /// The number of this run, from 1. Leases of earlier runs are refused.
@@ -387,6 +390,26 @@ impl Job {
         inner.urgent |= urgent;
         self.shared.wake.notify_one();
         Ok(())
+    }
+
+    // ------------------------------------------------------------------------------------------------- exits
+
+    /// Saves what this run has counted of its exits since it began, with the next group that is written anyway. The job
+    /// has the sum of all runs, by name, and the last state; see [`JobFile::exits`](super::inspect::JobFile::exits).
+    ///
+    /// Cheap to call again: only what has changed is written. Names must differ. Of more than 100,000 exits the first
+    /// are kept.
+    ///
+    /// # Errors
+    /// When the job is closed or has stopped.
+    pub fn save_exits(&self, rows: Vec<ExitRow>) -> Result<(), QueueError> {
+        // Held until it is handed over: of two callers, the second sees what the first has told.
+        let mut told = self.exits.lock();
+        let changes = told.changes(rows);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.shared.send(Command::Exits(changes), false)
     }
 
     // ------------------------------------------------------------------------------------------------- the end

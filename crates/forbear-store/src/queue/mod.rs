@@ -18,6 +18,7 @@
 mod apply;
 mod bodies;
 mod error;
+mod exits;
 mod gates;
 mod input;
 pub mod inspect;
@@ -32,6 +33,7 @@ mod shared;
 mod writer;
 
 pub use error::{Event, Events, QueueError};
+pub use exits::ExitRow;
 pub use gates::GateRecord;
 pub use input::{InputChange, InputIdentity};
 pub use item::{

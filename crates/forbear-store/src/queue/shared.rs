@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{
     error::QueueError,
+    exits::ExitRow,
     gates::{self, GateRecord},
     input::InputIdentity,
     item::{Batch, Counters, Extras, Finish, Item, Lane, LaneId, Lease, Request, Seq, Until},
@@ -65,6 +66,8 @@ pub(crate) enum Command {
         reply: oneshot::Sender<u64>,
     },
     Input(InputIdentity),
+    /// What is new of each exit.
+    Exits(Vec<ExitRow>),
     Flush(oneshot::Sender<()>),
 }
 

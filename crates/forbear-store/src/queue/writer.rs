@@ -29,6 +29,7 @@ use super::{
     apply::{Changes, Ended, LaneNumbers, Place, woken},
     bodies,
     error::{Event, Events, QueueError},
+    exits,
     gates::{self, GateRecord},
     item::{Batch, BodyFile, Counters, Seq, Until},
     lock::JobLock,
@@ -227,6 +228,7 @@ impl Writer {
                 Command::Wake { .. }
                 | Command::Credentials { .. }
                 | Command::Input(_)
+                | Command::Exits(_)
                 | Command::Flush(_) => {}
             }
         }
@@ -374,8 +376,8 @@ impl Writer {
     }
 
     fn commit(&mut self, group: &mut Group, start: Option<u64>) -> rusqlite::Result<Tally> {
-        use Command::{Finish, Import, Progress};
-        let may_wait = |c: &Command| matches!(c, Finish { .. } | Progress { .. } | Import(_));
+        use Command::{Exits, Finish, Import, Progress};
+        let may_wait = |c: &Command| matches!(c, Finish { .. } | Progress { .. } | Import(_) | Exits(_));
         let sync = !group.gates.is_empty() || group.closing || !group.commands.iter().all(may_wait);
         if sync != self.synced {
             self.db.execute_batch(if sync {
@@ -432,6 +434,7 @@ impl Writer {
                     let text = serde_json::to_string(identity).expect("strings and numbers always make JSON");
                     schema::set_meta(&tx, "input", &text)?;
                 }
+                Exits(new) => exits::add(&tx, new)?,
                 _ => {}
             }
         }

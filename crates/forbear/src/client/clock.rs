@@ -3,8 +3,15 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use forbear_core::time::Timestamp;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The wall clock, against which the dates of an answer are set that has none of its own (H3).
+pub(super) fn wall() -> Timestamp {
+    Timestamp::ZERO.plus(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
 
 /// The deadline was reached.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! From a host to an open connection: name, address, socket.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +33,17 @@ impl Dialer {
         Dialer { public_only, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
     }
 
+    /// The addresses of a host, whatever they are.
+    pub(super) async fn addresses(&self, host: &Host, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+        match host {
+            Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
+            Host::Name(name) => self.look_up(name, port).await,
+        }
+    }
+
     /// The addresses of a host, only those that may be reached.
     pub(super) async fn resolve(&self, host: &Host, port: u16, hop: Hop) -> Result<Vec<SocketAddr>, Fault> {
-        let all = match host {
-            Host::Address(address) => vec![SocketAddr::new(*address, port)],
-            Host::Name(name) => self.look_up(name, port).await?,
-        };
+        let all = self.addresses(host, port).await?;
         let first = all.first().map(SocketAddr::ip);
         let mut usable = all;
         usable.retain(|address| address::allowed(address.ip(), self.public_only, hop));
@@ -92,11 +97,32 @@ impl Dialer {
     }
 }
 
-/// Whether the request may still go to where a pooled connection leads.
-pub(super) fn may_reach(dialer: &Dialer, address: IpAddr, hop: Hop) -> Result<(), Fault> {
-    match address::allowed(address, dialer.public_only, hop) {
-        true => Ok(()),
-        false => Err(not_sent(FaultKind::AddressForbidden { address }, Phase::Connect)),
+/// Where a connection leads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    /// What was connected to: the origin, or the exit.
+    pub(super) address: SocketAddr,
+    /// The origin's own address, where it is known.
+    pub(super) origin: Option<IpAddr>,
+}
+
+/// Whether the request may go to where a connection leads. What is not known is not judged.
+pub(super) fn may_reach(dialer: &Dialer, origin: Option<IpAddr>, hop: Hop) -> Result<(), Fault> {
+    match origin.filter(|&address| !address::allowed(address, dialer.public_only, hop)) {
+        None => Ok(()),
+        Some(address) => Err(not_sent(FaultKind::AddressForbidden { address }, Phase::Connect)),
+    }
+}
+
+/// The address that a host has without a look-up: its own, or that of a name that leads nowhere else
+/// ([RFC 6761 section 6.3](https://www.rfc-editor.org/rfc/rfc6761#section-6.3)).
+pub(super) fn known_address(host: &Host) -> Option<IpAddr> {
+    match host {
+        Host::Address(address) => Some(*address),
+        Host::Name(name) => {
+            let is_local = &**name == "localhost" || name.ends_with(".localhost");
+            is_local.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        }
     }
 }
 

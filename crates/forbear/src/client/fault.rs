@@ -4,6 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::net::IpAddr;
 
+use forbear_core::outcome::ExitFault;
+
 /// How far an attempt had come.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Phase {
@@ -11,7 +13,11 @@ pub enum Phase {
     Resolve,
     /// A connection was being made, or waited for.
     Connect,
-    /// The TLS handshake.
+    /// The way to the exit: its name, the connection to it, TLS with it.
+    Exit,
+    /// The exit was being asked for a way to the origin, by `CONNECT` or SOCKS.
+    Tunnel,
+    /// The TLS handshake with the origin.
     Tls,
     /// The request was being written.
     Send,
@@ -27,6 +33,8 @@ impl Phase {
         match self {
             Phase::Resolve => "resolve",
             Phase::Connect => "connect",
+            Phase::Exit => "exit",
+            Phase::Tunnel => "tunnel",
             Phase::Tls => "tls",
             Phase::Send => "send",
             Phase::Head => "head",
@@ -109,6 +117,22 @@ pub enum FaultKind {
     UnsupportedProtocol,
     /// The request cannot be sent as it is.
     InvalidRequest,
+    /// The exit answered `CONNECT` with another status than 2xx.
+    ConnectStatus {
+        /// The status.
+        status: u16,
+    },
+    /// The exit gave a SOCKS reply other than "succeeded" (RFC 1928 section 6).
+    SocksReply {
+        /// The reply.
+        reply: u8,
+    },
+    /// The exit turned down our user name and password, or wants one.
+    SocksAuth,
+    /// The exit does not speak SOCKS 5.
+    SocksMalformed,
+    /// The exit said that the way was open, and then sent data of its own.
+    TunnelPolluted,
 }
 
 impl FaultKind {
@@ -140,6 +164,11 @@ impl FaultKind {
             FaultKind::StreamBroken => "stream-broken",
             FaultKind::UnsupportedProtocol => "unsupported-protocol",
             FaultKind::InvalidRequest => "invalid-request",
+            FaultKind::ConnectStatus { .. } => "connect-status",
+            FaultKind::SocksReply { .. } => "socks-reply",
+            FaultKind::SocksAuth => "socks-auth",
+            FaultKind::SocksMalformed => "socks-malformed",
+            FaultKind::TunnelPolluted => "tunnel-polluted",
         }
     }
 }
@@ -180,8 +209,31 @@ impl fmt::Display for FaultKind {
                 f.write_str("the server switched to a protocol that was not asked for")
             }
             FaultKind::InvalidRequest => f.write_str("the request cannot be sent"),
+            FaultKind::ConnectStatus { status } => write!(f, "CONNECT was answered with status {status}"),
+            FaultKind::SocksReply { reply } => match socks_words(*reply) {
+                Some(words) => write!(f, "{words} (SOCKS reply {reply})"),
+                None => write!(f, "SOCKS reply {reply}"),
+            },
+            FaultKind::SocksAuth => f.write_str("SOCKS authentication failed"),
+            FaultKind::SocksMalformed => f.write_str("the answer is not SOCKS 5"),
+            FaultKind::TunnelPolluted => f.write_str("data that is not the origin's came out of the tunnel"),
         }
     }
+}
+
+/// [RFC 1928 section 6](https://www.rfc-editor.org/rfc/rfc1928#section-6).
+fn socks_words(reply: u8) -> Option<&'static str> {
+    Some(match reply {
+        1 => "general failure",
+        2 => "not allowed by the ruleset",
+        3 => "network unreachable",
+        4 => "host unreachable",
+        5 => "connection refused",
+        6 => "TTL expired",
+        7 => "command not supported",
+        8 => "address type not supported",
+        _ => return None,
+    })
 }
 
 /// Why an attempt has no whole answer.
@@ -198,13 +250,28 @@ pub struct Fault {
     /// The connection had served before, and ended without one byte of an answer to this request: most likely the
     /// server had closed it while it was idle. `processed` is still what the evidence says.
     pub stale_connection: bool,
+    /// What the exit did, where the fault is its own and not the origin's (E1). `None` for the direct way, for all that
+    /// happens once a tunnel is up, and wherever nothing tells.
+    pub exit: Option<ExitFault>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Fault {
     /// A fault without a cause of its own.
     pub fn new(kind: FaultKind, at: Phase, processed: Processed) -> Fault {
-        Fault { kind, at, processed, stale_connection: false, source: None }
+        Fault { kind, at, processed, stale_connection: false, exit: None, source: None }
+    }
+
+    /// The same, laid at the exit's door.
+    #[must_use]
+    pub(super) fn by_exit(mut self, exit: ExitFault) -> Fault {
+        self.exit = Some(exit);
+        self
+    }
+
+    /// Nothing was said, as far as the kind tells.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self.kind, FaultKind::TimedOut | FaultKind::Reset | FaultKind::Closed)
     }
 
     /// The same with what caused it.
@@ -217,6 +284,9 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.exit.is_some() {
+            f.write_str("exit: ")?;
+        }
         match self.kind {
             FaultKind::TimedOut => write!(f, "timed out ({})", self.at.as_str()),
             kind => kind.fmt(f),

@@ -9,7 +9,6 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -23,7 +22,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
 use super::clock::Clock;
-use super::dial::not_sent;
+use super::dial::{Remote, not_sent};
 use super::fault::{Fault, FaultKind, Phase, Processed};
 use super::wire::{Traffic, Wire};
 
@@ -34,7 +33,7 @@ pub(super) struct H1 {
     driver: Option<Driver>,
     served: bool,
     traffic: Arc<Traffic>,
-    remote: SocketAddr,
+    remote: Remote,
 }
 
 type Driver = http1::Connection<TokioIo<Wire>, Full<Bytes>>;
@@ -43,11 +42,12 @@ type Driver = http1::Connection<TokioIo<Wire>, Full<Bytes>>;
 pub(super) enum Failed {
     /// The connection was found closed before a byte was written; the request is as it was.
     Unsent(Box<Request<Full<Bytes>>>),
-    Fault(Fault),
+    /// `silent`: not one byte of an answer had come.
+    Fault { fault: Fault, silent: bool },
 }
 
 impl H1 {
-    pub(super) async fn new(wire: Wire, remote: SocketAddr, head: HeadLimits) -> Result<H1, Fault> {
+    pub(super) async fn new(wire: Wire, remote: Remote, head: HeadLimits) -> Result<H1, Fault> {
         let traffic = wire.traffic();
         let handshake = http1::Builder::new()
             .allow_obsolete_multiline_headers_in_responses(true) // a must: RFC 9112 section 5.2
@@ -60,7 +60,7 @@ impl H1 {
         Ok(H1 { sender, driver: Some(driver), served: false, traffic, remote })
     }
 
-    pub(super) fn remote(&self) -> SocketAddr {
+    pub(super) fn remote(&self) -> Remote {
         self.remote
     }
 
@@ -88,7 +88,10 @@ impl H1 {
                 return Ok(response);
             }
             Ok(Err(error)) => error,
-            Err(_elapsed) => return Err(Failed::Fault(Fault::new(FaultKind::TimedOut, at, processed))),
+            Err(_elapsed) => {
+                let fault = Fault::new(FaultKind::TimedOut, at, processed);
+                return Err(Failed::Fault { fault, silent: read == 0 });
+            }
         };
         if let (Some(request), 0) = (error.take_message(), written) {
             return Err(Failed::Unsent(Box::new(request)));
@@ -98,7 +101,7 @@ impl H1 {
         let mut fault = Fault::new(kind, at, processed).because(error);
         fault.stale_connection =
             self.served && read == 0 && matches!(kind, FaultKind::Reset | FaultKind::Closed);
-        Err(Failed::Fault(fault))
+        Err(Failed::Fault { fault, silent: read == 0 })
     }
 
     /// The next piece of the body that came on this connection. Trailers say nothing that we use.
@@ -152,7 +155,7 @@ fn look<T>(poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
 impl fmt::Debug for H1 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("H1")
-            .field("remote", &self.remote)
+            .field("remote", &self.remote.address)
             .field("served", &self.served)
             .finish_non_exhaustive()
     }

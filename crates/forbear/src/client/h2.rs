@@ -6,7 +6,6 @@
 use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -18,7 +17,7 @@ use http::{Request, Response};
 use parking_lot::Mutex;
 
 use super::clock::Clock;
-use super::dial::not_sent;
+use super::dial::{Remote, not_sent};
 use super::fault::{Fault, FaultKind, Phase, Processed};
 use super::h1::HeadLimits;
 use super::wire::{Traffic, Wire};
@@ -38,7 +37,7 @@ pub(super) struct H2 {
     sender: SendRequest<Bytes>,
     line: Arc<Line>,
     traffic: Arc<Traffic>,
-    remote: SocketAddr,
+    remote: Remote,
 }
 
 /// The way to the wire, where requests go out whole and in the order of their streams.
@@ -61,7 +60,7 @@ struct Driven {
 /// The task of a connection. It takes the connection with it when it ends, also when its runtime does.
 struct Driver {
     line: Arc<Line>,
-    remote: SocketAddr,
+    remote: Remote,
 }
 
 impl Future for Driver {
@@ -83,10 +82,11 @@ impl Drop for Driver {
 
 impl Driven {
     /// Reads and writes what can be; ready once the connection is over.
-    fn poll(&mut self, remote: SocketAddr) -> Poll<()> {
+    fn poll(&mut self, remote: Remote) -> Poll<()> {
         let Some(connection) = &mut self.connection else { return Poll::Ready(()) };
         let ended = ready!(Pin::new(connection).poll(&mut Context::from_waker(&self.waker)));
         if let Err(error) = ended {
+            let remote = remote.address;
             tracing::debug!(%remote, %error, "an HTTP/2 connection ended");
         }
         self.connection = None;
@@ -105,7 +105,7 @@ pub(super) enum Failed {
 impl H2 {
     /// # Errors
     /// The connection broke before the preface was out.
-    pub(super) async fn new(wire: Wire, remote: SocketAddr, head: HeadLimits) -> Result<H2, Fault> {
+    pub(super) async fn new(wire: Wire, remote: Remote, head: HeadLimits) -> Result<H2, Fault> {
         let traffic = wire.traffic();
         let (sender, connection) = h2::client::Builder::new()
             .enable_push(false)
@@ -124,7 +124,7 @@ impl H2 {
         Ok(H2 { sender, line, traffic, remote })
     }
 
-    pub(super) fn remote(&self) -> SocketAddr {
+    pub(super) fn remote(&self) -> Remote {
         self.remote
     }
 
@@ -200,7 +200,7 @@ impl H2 {
 
 impl fmt::Debug for H2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("H2").field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("H2").field("remote", &self.remote.address).finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The header fields of a request: ours, the item's, and those that neither may set.
 
+use base64::Engine as _;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
@@ -82,6 +83,29 @@ pub(super) fn for_h2<B>(request: &http::Request<B>, target: &Target) -> Result<h
     *same.version_mut() = http::Version::HTTP_2;
     *same.headers_mut() = headers;
     Ok(same)
+}
+
+/// The same request for a proxy that forwards it: the whole target, and who asks.
+pub(super) fn for_exit<B>(
+    request: &mut http::Request<B>,
+    target: &Target,
+    authorization: Option<&HeaderValue>,
+) -> Result<(), Fault> {
+    let uri = target.absolute_uri();
+    *request.uri_mut() =
+        uri.map_err(|error| not_sent(FaultKind::InvalidRequest, Phase::Send).because(error))?;
+    if let Some(value) = authorization {
+        request.headers_mut().insert(header::PROXY_AUTHORIZATION, value.clone());
+    }
+    Ok(())
+}
+
+/// Basic credentials of any bytes ([RFC 7617](https://www.rfc-editor.org/rfc/rfc7617)).
+pub(super) fn basic(user: &[u8], password: &[u8]) -> Option<HeaderValue> {
+    let encoded = base64::engine::general_purpose::STANDARD.encode([user, password].join(&b':'));
+    let mut value = HeaderValue::try_from(format!("Basic {encoded}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// Fields that belong to the connection, to the framing or to an exit. An item that carries them by mistake is sent

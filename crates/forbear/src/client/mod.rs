@@ -1,8 +1,8 @@
 //! The HTTP client under the fetch engine: one request, one hop, one attempt.
 //!
 //! Nothing is hidden. There is no retry, no redirect, no proxy variable, and nothing is sent without a [`Permit`] (S4).
-//! What comes back is either a whole answer or a [`Fault`] that says what went wrong, where, and whether the server may
-//! have acted on the request.
+//! What comes back is either a whole answer or a [`Fault`] that says what went wrong, where, whose it is (the origin's or
+//! the exit's), and whether the server may have acted on the request.
 //!
 //! The one thing that looks like a second try is none: a pooled connection that turns out to be closed before a single
 //! byte was written is put aside, and another one is used.
@@ -18,33 +18,45 @@ mod h2;
 mod headers;
 mod pool;
 mod target;
+mod tickets;
 mod tls;
+mod tunnel;
+mod way;
 mod wire;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use forbear_core::exit::{Answerer, answered_by};
+use forbear_core::outcome::ExitFault;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 use http_body_util::Full;
 use rustls::RootCertStore;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
+use tokio_rustls::client::TlsStream;
 
 pub use address::{Hop, is_public};
 pub use body::{Body, RATIO_MAX};
 pub use fault::{Fault, FaultKind, Phase, Processed};
 pub use headers::is_secret;
 pub use target::{Host, Scheme, Target, TargetError, URL_BYTES_MAX};
+pub(crate) use target::{parse_host, split_port, unescape};
+pub use way::{ExitSession, Way};
 
 use crate::permit::Permit;
 use clock::Clock;
-use dial::{Dialer, may_reach, not_sent};
+use dial::{Dialer, Remote, may_reach, not_sent};
 use h1::{H1, HeadLimits};
 use h2::H2;
-use pool::{Found, Pool, PoolKey, PoolLimits};
-use tls::Tls;
+use pool::{Found, Pool, PoolKey, PoolLimits, Turn};
+use tls::{Peer, Tls};
+use tunnel::{Guide, Link, Reached};
+use way::forwards;
 use wire::{Stream, Wire};
 
 /// Which versions of HTTP are spoken through TLS. Without TLS it is always HTTP/1.1.
@@ -64,14 +76,15 @@ pub struct ClientOptions {
     /// `forbear/VERSION`.
     pub user_agent: HeaderValue,
     /// Refuse every address that is not public: loopback, private, link-local, carrier-grade NAT, multicast and the
-    /// rest. Judged on the address that is connected to. Default off.
+    /// rest. Judged on the origin's address, as far as it is known here ([`Way`]). Default off.
     pub public_only: bool,
     /// The most bytes in the head of an answer. Default 64 KiB: four times what common servers allow themselves. Its
     /// fields are at most 100.
     pub head_bytes_max: usize,
-    /// The most idle connections to one origin. Default 64.
+    /// The most idle connections to one origin, by one exit session. Default 64.
     pub idle_per_origin_max: usize,
-    /// The most idle connections in all; the oldest go first. Default 512, half of the usual limit on open files.
+    /// The most idle connections in all, and the most that are shared (HTTP/2); the oldest go first. Default 512, half of
+    /// the usual limit on open files.
     pub idle_max: usize,
     /// How long a connection may be idle. Default 30 s: common servers close after 60 to 75 s, some after 5.
     pub idle_timeout: Duration,
@@ -166,8 +179,10 @@ pub struct Response {
     pub body: Body,
     /// Whether the connection had served before.
     pub reused: bool,
-    /// Who answered.
+    /// The address that was connected to: the origin's, or the exit's.
     pub remote: SocketAddr,
+    /// Who answered, where an exit forwards requests without a tunnel; else the origin.
+    pub answered_by: Answerer,
 }
 
 impl fmt::Debug for Response {
@@ -180,6 +195,7 @@ impl fmt::Debug for Response {
             .field("body", &self.body)
             .field("reused", &self.reused)
             .field("remote", &self.remote)
+            .field("answered_by", &self.answered_by)
             .finish()
     }
 }
@@ -219,44 +235,74 @@ impl Client {
         Client { inner: Arc::new(Inner { dialer, tls, pool, options }) }
     }
 
-    /// Sends one request and waits for the head of its answer. The permit is the gate's word that it may (S4).
+    /// Sends one request by one way and waits for the head of its answer. The permit is the gate's word that it may (S4).
     ///
     /// # Errors
-    /// Why there is no answer, and whether the server may have acted on the request.
+    /// Why there is no answer, whose failing that is, and whether the server may have acted on the request.
     ///
     /// # Cancel safety
     /// Dropping the future (or later the body) closes an HTTP/1.1 connection and resets an HTTP/2 stream. Whether the
     /// server has acted by then nobody knows.
-    pub async fn send(&self, permit: &Permit, request: Request, limits: &Limits) -> Result<Response, Fault> {
+    pub async fn send(
+        &self,
+        permit: &Permit,
+        request: Request,
+        way: &Way,
+        limits: &Limits,
+    ) -> Result<Response, Fault> {
         let _: &Permit = permit;
         let inner = &*self.inner;
         let Request { method, target, headers, body } = request;
         let headers = headers::assemble(&method, &target, headers, &body, &inner.options.user_agent)?;
-        let key = PoolKey::new(target.origin_bytes());
+        let key = PoolKey::new(way, target.origin_bytes());
         let mut clock = Clock::until(limits.deadline);
         let mut unsent = http::Request::new(Full::new(body.clone()));
         *unsent.method_mut() = method;
         *unsent.uri_mut() = Uri::from(target.path_and_query());
         *unsent.headers_mut() = headers;
+        let forwarder = way.session().filter(|exit| target.scheme() == Scheme::Http && forwards(exit));
+        if let Some(exit) = forwarder {
+            headers::for_exit(&mut unsent, &target, exit.authorization())?;
+        }
         loop {
             let (found, reused) = match inner.pool.take(&key) {
                 Some(found) => (found, true),
-                None => inner.dial(&key, &target, limits.hop, &mut clock).await?,
+                None => inner.dial(&key, &target, way, limits.hop, &mut clock).await?,
             };
             match found {
                 Found::H1(mut connection) => {
-                    may_reach(&inner.dialer, connection.remote().ip(), limits.hop)?;
+                    may_reach(&inner.dialer, connection.remote().origin, limits.hop)?;
                     match connection.exchange(unsent, &mut clock).await {
                         Ok(answer) => {
-                            return inner.answer_h1(answer, connection, reused, key, clock, limits);
+                            let mut response =
+                                inner.answer_h1(answer, connection, reused, key, clock, limits)?;
+                            if forwarder.is_some() {
+                                response.answered_by =
+                                    answered_by(response.status.as_u16(), &response.headers);
+                            }
+                            return Ok(response);
                         }
                         Err(h1::Failed::Unsent(request)) if reused => unsent = *request,
-                        Err(h1::Failed::Unsent(_)) => return Err(not_sent(FaultKind::Closed, Phase::Send)),
-                        Err(h1::Failed::Fault(fault)) => return Err(fault),
+                        Err(h1::Failed::Unsent(_)) => {
+                            let fault = not_sent(FaultKind::Closed, Phase::Send);
+                            return Err(if forwarder.is_some() {
+                                fault.by_exit(ExitFault::Silent)
+                            } else {
+                                fault
+                            });
+                        }
+                        Err(h1::Failed::Fault { fault, silent }) => {
+                            // Between us and the exit, or between it and the origin: nobody can tell.
+                            let unheard = forwarder.is_some()
+                                && silent
+                                && !fault.stale_connection
+                                && fault.is_silence();
+                            return Err(if unheard { fault.by_exit(ExitFault::Silent) } else { fault });
+                        }
                     }
                 }
                 Found::H2(mut connection) => {
-                    may_reach(&inner.dialer, connection.remote().ip(), limits.hop)?;
+                    may_reach(&inner.dialer, connection.remote().origin, limits.hop)?;
                     if reused && !connection.is_open() {
                         inner.pool.forget(&key, &connection);
                         continue;
@@ -283,6 +329,13 @@ impl Client {
             }
         }
     }
+
+    /// Leaves an exit session for good, by its [`ExitSession::id`]: closes its idle connections, gives no more requests to
+    /// shared ones, and throws away its TLS tickets (E4). What is under way goes on, and its connection is closed after it.
+    pub fn leave(&self, session: u64) {
+        self.inner.pool.leave(session);
+        self.inner.tls.leave(session);
+    }
 }
 
 impl Inner {
@@ -292,26 +345,33 @@ impl Inner {
         &self,
         key: &PoolKey,
         target: &Target,
+        way: &Way,
         hop: Hop,
         clock: &mut Clock,
     ) -> Result<(Found, bool), Fault> {
+        if let Some(session) = way.session() {
+            self.pool.meet(session);
+        }
         let turn = match target.scheme() {
             Scheme::Https if self.tls.offers_h2() => self.pool.turn(key),
             _ => None,
         };
-        let Some(turn) = turn else { return Ok((self.connect(target, hop, clock).await?, false)) };
-        let guard = clock
-            .within(turn.lock_owned())
-            .await
-            .map_err(|_| not_sent(FaultKind::TimedOut, Phase::Connect))?;
+        let Some(turn) = turn else { return Ok((self.connect(target, way, hop, clock, None).await?, false)) };
+        let Ok(guard) = clock.within(turn.lock.lock()).await else {
+            let late = not_sent(FaultKind::TimedOut, Phase::Connect);
+            // Whoever has the turn has not come through the exit all the while.
+            let by_exit = way.session().is_some() && !turn.through.load(Ordering::Relaxed);
+            return Err(if by_exit { late.by_exit(ExitFault::Silent) } else { late });
+        };
         if let Some(found) = self.pool.take(key) {
             return Ok((found, true));
         }
         if self.pool.turn(key).is_none() {
             drop(guard); // it has turned out to be an HTTP/1.1 server while we waited
-            return Ok((self.connect(target, hop, clock).await?, false));
+            return Ok((self.connect(target, way, hop, clock, None).await?, false));
         }
-        let found = self.connect(target, hop, clock).await?;
+        turn.through.store(false, Ordering::Relaxed);
+        let found = self.connect(target, way, hop, clock, Some(&turn)).await?;
         match &found {
             Found::H1(_) => self.pool.learn(key, None),
             Found::H2(shared) => self.pool.learn(key, Some(shared.clone())),
@@ -319,31 +379,78 @@ impl Inner {
         Ok((found, false))
     }
 
-    async fn connect(&self, target: &Target, hop: Hop, clock: &mut Clock) -> Result<Found, Fault> {
+    async fn connect(
+        &self,
+        target: &Target,
+        way: &Way,
+        hop: Hop,
+        clock: &mut Clock,
+        turn: Option<&Turn>,
+    ) -> Result<Found, Fault> {
+        let Reached { link, remote, doubtful } = match way {
+            Way::Direct => self.reach(target, hop, clock).await?,
+            Way::Exit(session) => {
+                let (dialer, tls, head_bytes_max) = (&self.dialer, &self.tls, self.options.head_bytes_max);
+                // The state of one tunnel is not for everybody's future.
+                Box::pin(Guide { session, dialer, tls, head_bytes_max }.reach(target, hop, clock)).await?
+            }
+        };
+        if let Some(turn) = turn {
+            turn.through.store(true, Ordering::Relaxed);
+        }
+        let stream = match (target.scheme(), link) {
+            (Scheme::Http, Link::Plain(stream)) => Stream::Plain(stream),
+            (Scheme::Http, Link::Tls(stream)) => Stream::Tls(stream),
+            (Scheme::Https, Link::Plain(stream)) => {
+                Stream::Tls(Box::new(self.encrypt(stream, target, way, doubtful, clock).await?))
+            }
+            (Scheme::Https, Link::Tls(stream)) => {
+                let stream = Box::pin(self.encrypt(*stream, target, way, doubtful, clock)).await?;
+                Stream::TlsInTls(Box::new(stream))
+            }
+        };
+        let head = HeadLimits { bytes_max: self.options.head_bytes_max };
+        if target.scheme() == Scheme::Https && stream.speaks_h2() {
+            let handshake = H2::new(Wire::new(stream), remote, head);
+            let late = |_| not_sent(FaultKind::TimedOut, Phase::Connect);
+            return Ok(Found::H2(clock.within(handshake).await.map_err(late)??));
+        }
+        Ok(Found::H1(Box::new(H1::new(Wire::new(stream), remote, head).await?)))
+    }
+
+    /// The origin itself.
+    async fn reach(&self, target: &Target, hop: Hop, clock: &mut Clock) -> Result<Reached, Fault> {
         let late = |at| move |_| not_sent(FaultKind::TimedOut, at);
         let deadline = clock.deadline();
         let lookup = self.dialer.resolve(target.host(), target.port(), hop);
         let addresses = clock.within(lookup).await.map_err(late(Phase::Resolve))??;
         let stream =
             clock.within(self.dialer.connect(&addresses, deadline)).await.map_err(late(Phase::Connect))??;
-        let remote = stream
+        let address = stream
             .peer_addr()
             .map_err(|error| not_sent(FaultKind::ConnectFailed, Phase::Connect).because(error))?;
-        let head = HeadLimits { bytes_max: self.options.head_bytes_max };
-        let stream = match target.scheme() {
-            Scheme::Http => Stream::Plain(stream),
-            Scheme::Https => {
-                let handshake = self.tls.handshake(stream, target.host());
-                Stream::Tls(Box::new(clock.within(handshake).await.map_err(late(Phase::Tls))??))
+        let remote = Remote { address, origin: Some(address.ip()) };
+        Ok(Reached { link: Link::Plain(stream), remote, doubtful: false })
+    }
+
+    /// TLS with the origin. Its failures are the origin's, unless the exit had announced data of its own.
+    async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        target: &Target,
+        way: &Way,
+        doubtful: bool,
+        clock: &mut Clock,
+    ) -> Result<TlsStream<S>, Fault> {
+        let handshake = self.tls.handshake(stream, target.host(), Peer::Origin(way));
+        let late = |_| not_sent(FaultKind::TimedOut, Phase::Tls);
+        clock.within(handshake).await.map_err(late).flatten().map_err(|mut fault| {
+            if doubtful && fault.kind == FaultKind::Handshake {
+                fault.kind = FaultKind::TunnelPolluted;
+                return fault.by_exit(ExitFault::Broken);
             }
-        };
-        match &stream {
-            Stream::Tls(tls) if tls::speaks_h2(tls) => {
-                let handshake = H2::new(Wire::new(stream), remote, head);
-                Ok(Found::H2(clock.within(handshake).await.map_err(late(Phase::Connect))??))
-            }
-            _ => Ok(Found::H1(Box::new(H1::new(Wire::new(stream), remote, head).await?))),
-        }
+            fault
+        })
     }
 
     fn answer_h1(
@@ -355,7 +462,7 @@ impl Inner {
         clock: Clock,
         limits: &Limits,
     ) -> Result<Response, Fault> {
-        let remote = connection.remote();
+        let remote = connection.remote().address;
         let (head, incoming) = answer.into_parts();
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Fault::new(FaultKind::UnsupportedProtocol, Phase::Head, Processed::Unknown));
@@ -364,7 +471,7 @@ impl Inner {
         let mut body = Body::h1(incoming, connection, pool, key, &head.headers, clock, limits);
         body.settle();
         let (status, version, headers) = (head.status, head.version, head.headers);
-        Ok(Response { status, version, headers, body, reused, remote })
+        Ok(Response { status, version, headers, body, reused, remote, answered_by: Answerer::Origin })
     }
 }
 
@@ -379,8 +486,9 @@ fn answer_h2(
     let (head, stream) = answer.into_parts();
     let bodiless = head_only || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let body = Body::h2(stream, bodiless, &head.headers, clock, limits);
-    let remote = connection.remote();
-    Response { status: head.status, version: Version::HTTP_2, headers: head.headers, body, reused, remote }
+    let (status, version, headers) = (head.status, Version::HTTP_2, head.headers);
+    let remote = connection.remote().address;
+    Response { status, version, headers, body, reused, remote, answered_by: Answerer::Origin }
 }
 
 impl Default for Client {

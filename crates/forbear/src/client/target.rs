@@ -5,13 +5,14 @@
 //! nobody's `%2e%2e` is resolved.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str;
 
-use base64::Engine as _;
 use bytes::Bytes;
-use http::HeaderValue;
 use http::uri::{Authority, PathAndQuery};
+use http::{HeaderValue, Uri};
+
+use super::headers::basic;
 
 /// Longest URL that is accepted, in bytes as written. Servers refuse request lines far shorter (8 KiB is usual).
 pub const URL_BYTES_MAX: usize = 32 * 1024;
@@ -44,7 +45,7 @@ impl Scheme {
 }
 
 /// A host in canonical form.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Host {
     /// A name: lower case, ASCII (IDN as `xn--`), without the trailing dot.
     Name(Box<str>),
@@ -200,6 +201,21 @@ impl Target {
         Authority::from_maybe_shared(self.text.slice(self.scheme.as_str().len() + 3..self.origin_len))
     }
 
+    /// All of it as an absolute URI, as a proxy wants it ([RFC 9112 section 3.2.2]).
+    ///
+    /// [RFC 9112 section 3.2.2]: https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2
+    pub(super) fn absolute_uri(&self) -> Result<Uri, http::uri::InvalidUri> {
+        Uri::from_maybe_shared(self.text.clone())
+    }
+
+    /// Host as in a URL and port, also where it is the scheme's own: what `CONNECT` names.
+    pub(super) fn host_and_port(&self) -> String {
+        match &self.host {
+            Host::Name(name) => format!("{name}:{}", self.port),
+            Host::Address(address) => SocketAddr::new(*address, self.port).to_string(),
+        }
+    }
+
     /// The origin as a key that shares this target's memory.
     pub(super) fn origin_bytes(&self) -> Bytes {
         self.text.slice(..self.origin_len)
@@ -255,7 +271,7 @@ impl Target {
             scheme,
             host,
             port,
-            credentials: userinfo.and_then(basic),
+            credentials: userinfo.and_then(authorization),
         };
         target.with_path(path)
     }
@@ -331,7 +347,7 @@ fn split_scheme(text: &[u8]) -> Option<(Result<Scheme, TargetError>, &[u8])> {
     Some((scheme, &text[colon + 1..]))
 }
 
-fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
+pub(crate) fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
     let host_end = match host_port.first() {
         Some(b'[') => find(host_port, b"]") + 1,
         _ => find(host_port, b":"),
@@ -356,7 +372,7 @@ fn split_port(host_port: &[u8]) -> Result<(&[u8], Option<u16>), TargetError> {
 
 /// [The host parser of the URL standard](https://url.spec.whatwg.org/#host-parsing), with DNS's own limit on length
 /// (253 characters, [RFC 1035 section 2.3.4](https://www.rfc-editor.org/rfc/rfc1035#section-2.3.4)) on top.
-fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
+pub(crate) fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
     let host = str::from_utf8(host).map_err(|_| TargetError::Host)?;
     // Most hosts are canonical already, and this is asked for each request.
     if let Ok(v4) = host.parse() {
@@ -373,25 +389,17 @@ fn parse_host(host: &[u8]) -> Result<Host, TargetError> {
     }
 }
 
-/// `user:password` of a URL as Basic credentials ([RFC 7617]): escapes are decoded to the bytes they stand for.
-///
-/// [RFC 7617]: https://www.rfc-editor.org/rfc/rfc7617
-fn basic(userinfo: &[u8]) -> Option<HeaderValue> {
+/// `user:password` of a URL as Basic credentials: escapes are decoded to the bytes they stand for.
+fn authorization(userinfo: &[u8]) -> Option<HeaderValue> {
     if userinfo.is_empty() {
         return None;
     }
     let (user, password) = userinfo.split_at(find(userinfo, b":"));
-    let password = password.strip_prefix(b":").unwrap_or_default();
-    let mut plain = unescape(user);
-    plain.push(b':');
-    plain.extend(unescape(password));
-    let encoded = base64::engine::general_purpose::STANDARD.encode(plain);
-    let mut value = HeaderValue::try_from(format!("Basic {encoded}")).ok()?;
-    value.set_sensitive(true);
-    Some(value)
+    basic(&unescape(user), &unescape(password.strip_prefix(b":").unwrap_or_default()))
 }
 
-fn unescape(text: &[u8]) -> Vec<u8> {
+/// The bytes that a text with escapes stands for; a `%` that is no escape stands for itself.
+pub(crate) fn unescape(text: &[u8]) -> Vec<u8> {
     let digit = |at: usize| text.get(at).and_then(|&b| char::from(b).to_digit(16));
     let mut plain = Vec::with_capacity(text.len());
     let mut at = 0;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -14,6 +14,8 @@ use tokio_rustls::client::TlsStream;
 use super::dial::not_sent;
 use super::fault::{Fault, FaultKind, Phase};
 use super::target::Host;
+use super::tickets::Tickets;
+use super::way::{ExitSession, Way};
 
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -25,12 +27,22 @@ pub(super) struct Tls {
     offer_h2: bool,
     roots: Option<Arc<RootCertStore>>,
     config: OnceCell<Arc<ClientConfig>>,
+    tickets: Arc<Tickets>,
+}
+
+/// Whom a handshake is with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer<'a> {
+    /// The origin, by this way.
+    Origin(&'a Way),
+    /// The exit itself.
+    Exit(&'a Arc<ExitSession>),
 }
 
 impl Tls {
     /// `roots` are those to trust instead of the system's.
     pub(super) fn new(offer_h2: bool, roots: Option<Arc<RootCertStore>>) -> Tls {
-        Tls { offer_h2, roots, config: OnceCell::new() }
+        Tls { offer_h2, roots, config: OnceCell::new(), tickets: Arc::default() }
     }
 
     /// Whether a connection may turn out to speak HTTP/2.
@@ -38,14 +50,36 @@ impl Tls {
         self.offer_h2
     }
 
-    pub(super) async fn handshake(
+    pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
-        stream: TcpStream,
+        stream: S,
         host: &Host,
-    ) -> Result<TlsStream<TcpStream>, Fault> {
+        peer: Peer<'_>,
+    ) -> Result<TlsStream<S>, Fault> {
         let config = Arc::clone(self.config.get_or_try_init(|| self.load()).await?);
+        let config = match peer {
+            Peer::Origin(Way::Direct) => config,
+            Peer::Origin(Way::Exit(session)) => Arc::new(self.of_exit(&config, session)),
+            Peer::Exit(session) => {
+                let mut config = self.of_exit(&config, session);
+                config.alpn_protocols = vec![HTTP_1_1.to_vec()];
+                Arc::new(config)
+            }
+        };
         let name = server_name(host)?;
         TlsConnector::from(config).connect(name, stream).await.map_err(handshake_fault)
+    }
+
+    /// Throws away what an exit session could resume.
+    pub(super) fn leave(&self, session: u64) {
+        self.tickets.leave(session);
+    }
+
+    /// The same but for what may be resumed. Next to a handshake the copy costs nothing.
+    fn of_exit(&self, config: &ClientConfig, session: &Arc<ExitSession>) -> ClientConfig {
+        let mut config = config.clone();
+        config.resumption = self.tickets.of(session);
+        config
     }
 
     async fn load(&self) -> Result<Arc<ClientConfig>, Fault> {
@@ -66,7 +100,7 @@ impl Tls {
 }
 
 /// Whether both sides agreed on HTTP/2.
-pub(super) fn speaks_h2(stream: &TlsStream<TcpStream>) -> bool {
+pub(super) fn speaks_h2<S>(stream: &TlsStream<S>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(H2)
 }
 

@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use super::tls;
+
 /// How many bytes went each way. The evidence for "nothing was written" and "not one byte came back".
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
@@ -38,6 +40,19 @@ pub(super) struct Wire {
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    /// To an origin, through an exit that is spoken to through TLS itself.
+    TlsInTls(Box<TlsStream<TlsStream<TcpStream>>>),
+}
+
+impl Stream {
+    /// Whether both ends agreed on HTTP/2.
+    pub(super) fn speaks_h2(&self) -> bool {
+        match self {
+            Stream::Plain(_) => false,
+            Stream::Tls(stream) => tls::speaks_h2(stream),
+            Stream::TlsInTls(stream) => tls::speaks_h2(stream),
+        }
+    }
 }
 
 impl Wire {
@@ -60,6 +75,7 @@ impl AsyncRead for Wire {
         let polled = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::TlsInTls(stream) => Pin::new(stream).poll_read(cx, buf),
         };
         self.traffic.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         polled
@@ -80,6 +96,7 @@ impl AsyncWrite for Wire {
         let polled = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::TlsInTls(stream) => Pin::new(stream).poll_write(cx, buf),
         };
         self.wrote(polled)
     }
@@ -92,6 +109,7 @@ impl AsyncWrite for Wire {
         let polled = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::TlsInTls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         };
         self.wrote(polled)
     }
@@ -100,6 +118,7 @@ impl AsyncWrite for Wire {
         match &self.stream {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
+            Stream::TlsInTls(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -107,6 +126,7 @@ impl AsyncWrite for Wire {
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::TlsInTls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -114,6 +134,7 @@ impl AsyncWrite for Wire {
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::TlsInTls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

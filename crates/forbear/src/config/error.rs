@@ -67,11 +67,14 @@ impl Problem {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.problems.iter().enumerate() {
-            if i > 0 {
-                f.write_str("\n\n")?;
-            }
-            write!(f, "{problem}")?;
+        // An empty line sets apart what has more lines than one.
+        let texts: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        let mut before = None;
+        for text in &texts {
+            let apart = |before: &String| before.contains('\n') || text.contains('\n');
+            f.write_str(before.map_or("", |before| if apart(before) { "\n\n" } else { "\n" }))?;
+            f.write_str(text)?;
+            before = Some(text);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::{
 
 use forbear_core::{
     pace::{Rate, RateError, RateList, RateListError},
-    scope::{Combination, CombinationError, MAX_SCOPES},
+    scope::{Combination, CombinationError, MAX_COMBINATIONS},
 };
 use toml::de::DeValue;
 
@@ -50,6 +50,12 @@ impl<'a> Given<'a> {
         NonZeroU32::new(n).ok_or_else(|| format!("must be at least 1: {zero}"))
     }
 
+    /// A count that may be zero.
+    pub(super) fn tally(self) -> Result<u32, String> {
+        let n = self.number("a whole number")?;
+        u32::try_from(n).ok().filter(|n| *n <= COUNT_MAX).ok_or(format!("at most {COUNT_MAX}"))
+    }
+
     /// A time in words. In a file a bare 0 is understood, any other bare number is not.
     pub(super) fn duration(self) -> Result<Duration, String> {
         let text = match self {
@@ -90,14 +96,19 @@ impl<'a> Given<'a> {
 
     /// A plain number within these bounds; `beyond` says what it is about.
     pub(super) fn float_within(self, least: f64, most: f64, beyond: SettingsError) -> Result<f64, String> {
+        let read = self.float()?;
+        if (least..=most).contains(&read) { Ok(read) } else { Err(beyond.to_string()) }
+    }
+
+    /// A plain number.
+    pub(super) fn float(self) -> Result<f64, String> {
         let read: Result<f64, ParseFloatError> = match self {
             Given::Flag(text) => text.trim().parse(),
             Given::File(DeValue::Float(n)) => n.as_str().replace('_', "").parse(),
             Given::File(DeValue::Integer(n)) if n.radix() == 10 => n.as_str().replace('_', "").parse(),
             Given::File(value) => return Err(format!("expected a number, found {}", named(value))),
         };
-        let read = read.map_err(|_| "expected a number".to_owned())?;
-        if (least..=most).contains(&read) { Ok(read) } else { Err(beyond.to_string()) }
+        read.map_err(|_| "expected a number".to_owned())
     }
 
     /// Yes or no.
@@ -143,7 +154,11 @@ impl<'a> Given<'a> {
         if found.is_empty() {
             return Err("must name at least one combination, such as \"origin\"".to_owned());
         }
-        if found.len() > SCOPES_MAX { Err(format!("at most {SCOPES_MAX} combinations")) } else { Ok(found) }
+        if found.len() > MAX_COMBINATIONS {
+            Err(format!("at most {MAX_COMBINATIONS} combinations"))
+        } else {
+            Ok(found)
+        }
     }
 
     /// Header names, lower-case.
@@ -191,5 +206,3 @@ fn named(value: &DeValue<'_>) -> &'static str {
 
 /// No count is larger: so many workers, attempts or slots are a typing error.
 const COUNT_MAX: u32 = 65_535;
-/// One of a request's scopes is the run's.
-const SCOPES_MAX: usize = MAX_SCOPES - 1;

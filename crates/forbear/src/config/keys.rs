@@ -10,8 +10,8 @@ use forbear_core::{
 };
 
 use super::{
-    Endpoint, HostSettings, Pace, PathPattern, PathPatternError, Settings, SettingsError, given::Given,
-    show_duration, show_size, suggest,
+    Endpoint, HostSettings, Pace, PathPattern, PathPatternError, Rotate, Settings, SettingsError, Sticky,
+    exits::price, given::Given, show_duration, show_size, suggest,
 };
 
 /// A key that sets a part of a `T`.
@@ -46,6 +46,7 @@ impl Draft {
         let form = if self.settings.jitter == 0.0 { Jitter::Off } else { form };
         self.settings.backoff = Backoff::new(base, cap, form).map_err(SettingsError::Backoff)?;
         self.settings.check()?;
+        self.settings.exits.fill_in();
         Ok(self.settings)
     }
 }
@@ -110,7 +111,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "backoff",
-        takes: "\"full\", \"decorrelated\" or \"equal\"",
+        takes: "\"full\", \"decorrelated\", \"equal\" or \"half\"",
         set: |d, g| put(&mut d.backoff.0, g.one_of(FORMS)),
         show: |d| word(FORMS, d.backoff.0),
     },
@@ -249,6 +250,59 @@ pub(super) static TOP: &[Key<Draft>] = &[
         set: |d, g| put(&mut d.settings.secrets.headers, g.header_names()),
         show: |d| list(&d.settings.secrets.headers),
     },
+    Key {
+        name: "exits.concurrency",
+        takes: "a count from 1, or \"none\"",
+        set: |d, g| {
+            let found = g.unless("none").map(|g| g.count("nothing would be sent; \"none\" sets no ceiling"));
+            put(&mut d.settings.exits.concurrency, found.transpose())
+        },
+        show: |d| Some(d.settings.exits.concurrency.map_or("none".to_owned(), |n| n.to_string())),
+    },
+    Key {
+        name: "exits.sticky",
+        takes: "\"off\", \"session\" or \"account\"",
+        set: |d, g| put(&mut d.settings.exits.sticky, g.one_of(STICKY)),
+        show: |d| word(STICKY, d.settings.exits.sticky),
+    },
+    Key {
+        name: "exits.rotate",
+        takes: "\"retries\" or \"never\"",
+        set: |d, g| put(&mut d.settings.exits.rotate, g.one_of(ROTATE)),
+        show: |d| word(ROTATE, d.settings.exits.rotate),
+    },
+    Key {
+        name: "exits.blocked_retries",
+        takes: "a count from 0",
+        set: |d, g| put(&mut d.settings.exits.blocked_retries, g.tally()),
+        show: |d| text(d.settings.exits.blocked_retries),
+    },
+    Key {
+        name: "exits.fault_wait",
+        takes: "a time, like \"30s\" or \"1h30m\"",
+        set: |d, g| put(&mut d.settings.exits.fault_wait, g.duration()),
+        show: |d| time(d.settings.exits.fault_wait),
+    },
+    Key {
+        name: "exits.min_success",
+        takes: "a share from 0 to 1",
+        set: |d, g| {
+            put(&mut d.settings.exits.min_success, g.float_within(0.0, 1.0, SettingsError::MinSuccess))
+        },
+        show: |d| text(d.settings.exits.min_success),
+    },
+    Key {
+        name: "exits.price_per_gb",
+        takes: "a number from 0, or \"none\"",
+        set: |d, g| put(&mut d.settings.exits.price_per_gb, g.unless("none").map(price).transpose()),
+        show: |d| Some(d.settings.exits.price_per_gb.map_or("none".to_owned(), |p| p.to_string())),
+    },
+    Key {
+        name: "exits.price_per_request",
+        takes: "a number from 0, or \"none\"",
+        set: |d, g| put(&mut d.settings.exits.price_per_request, g.unless("none").map(price).transpose()),
+        show: |d| Some(d.settings.exits.price_per_request.map_or("none".to_owned(), |p| p.to_string())),
+    },
 ];
 
 /// The keys of a `[hosts."NAME"]` table; `headers` and `endpoints` are tables of their own.
@@ -380,7 +434,14 @@ fn word<T: Copy + PartialEq>(words: &[(&str, T)], value: T) -> Option<String> {
 }
 
 pub(super) const NO_VALUE: &str = "not a legal header value: it has characters that would end the header";
-const FORMS: &[(&str, Jitter)] =
-    &[("full", Jitter::Full), ("decorrelated", Jitter::Decorrelated), ("equal", Jitter::Equal)];
+const FORMS: &[(&str, Jitter)] = &[
+    ("full", Jitter::Full),
+    ("decorrelated", Jitter::Decorrelated),
+    ("equal", Jitter::Equal),
+    ("half", Jitter::Half),
+];
+const STICKY: &[(&str, Sticky)] =
+    &[("off", Sticky::Off), ("session", Sticky::Session), ("account", Sticky::Account)];
+const ROTATE: &[(&str, Rotate)] = &[("retries", Rotate::Retries), ("never", Rotate::Never)];
 const NO_HINTS: &[(&str, OnNoHint)] = &[("hold", OnNoHint::Hold), ("park", OnNoHint::Park)];
 const PACES: &[(&str, Pace)] = &[("configured", Pace::Configured), ("learned", Pace::Learned)];

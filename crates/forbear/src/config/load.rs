@@ -6,6 +6,7 @@ use std::{
     fmt, fs, io,
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use toml::{
@@ -14,13 +15,14 @@ use toml::{
 };
 
 use super::{
-    ConfigError, Problem, Settings,
+    ConfigError, Problem, Secret, Settings,
     error::Place,
     given::Given,
     keys::{Draft, ENDPOINT, EndpointDraft, HOST, Key, TOP},
     source::{Excerpt, Show, line_of},
     suggest,
 };
+use crate::exit::Environment;
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +37,12 @@ pub struct Sources {
     pub policy: Option<String>,
     /// Values from the command line.
     pub flags: Vec<Flag>,
+    /// Exits from the command line (`--proxy`). With those of `proxies_file` they replace what is configured.
+    pub proxies: Vec<Secret>,
+    /// A file of exits from the command line (`--proxies`).
+    pub proxies_file: Option<PathBuf>,
+    /// The proxy variables, used where no exit is given otherwise. Empty by default.
+    pub environment: Environment,
 }
 
 /// A value from the command line.
@@ -61,6 +69,8 @@ pub enum Origin {
     File(PathBuf, usize),
     /// A flag.
     Flag(&'static str),
+    /// A variable of the environment.
+    Variable(&'static str),
 }
 
 /// A setting as it holds, for people and for `forbear check`.
@@ -83,6 +93,8 @@ pub struct Config {
     pub values: Vec<Value>,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
+    /// What is no mistake and yet worth a word to whoever runs it, one line each.
+    pub notes: Vec<String>,
 }
 
 impl Sources {
@@ -117,6 +129,8 @@ impl Sources {
         for flag in &self.flags {
             build.flag(flag);
         }
+        build.exit_flags(&self.proxies, self.proxies_file.as_deref());
+        build.exit_environment(&self.environment);
         build.origins.insert("policy".to_owned(), said_by);
         build.draft.settings.policy = policy;
         build.finish(file)
@@ -136,6 +150,7 @@ impl fmt::Display for Origin {
             Origin::Policy(name) => write!(f, "policy {name}"),
             Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
             Origin::Flag(flag) => write!(f, "flag {flag}"),
+            Origin::Variable(name) => write!(f, "variable {name}"),
         }
     }
 }
@@ -146,7 +161,7 @@ impl Origin {
             Origin::Default => 0,
             Origin::Policy(_) => 1,
             Origin::File(..) => 2,
-            Origin::Flag(_) => 3,
+            Origin::Flag(_) | Origin::Variable(_) => 3,
         }
     }
 }
@@ -169,6 +184,7 @@ pub(super) struct Build {
     /// Where a key stands, for problems that only show once all is read.
     pub(super) places: BTreeMap<String, Place>,
     pub(super) problems: Vec<Problem>,
+    pub(super) notes: Vec<String>,
 }
 
 impl Build {
@@ -290,12 +306,13 @@ impl Build {
                 }
                 ("hosts", DeValue::Table(hosts)) => self.hosts(doc, hosts),
                 ("groups", DeValue::Table(groups)) => self.groups(doc, groups),
+                ("exits", DeValue::Table(exits)) => self.exits(doc, exits),
                 ("pad" | "secrets" | "circuit", DeValue::Table(inner)) => {
                     for (key, value) in in_order(inner) {
                         self.top_key(doc, &format!("{name}.{}", key.get_ref()), (key, value));
                     }
                 }
-                ("hosts" | "groups" | "pad" | "secrets" | "circuit", _) => {
+                ("hosts" | "groups" | "pad" | "secrets" | "circuit" | "exits", _) => {
                     let place = doc.place(key.span(), Show::Marked);
                     self.problem(
                         place,
@@ -308,7 +325,7 @@ impl Build {
         }
     }
 
-    fn top_key(&mut self, doc: &Doc, name: &str, (key, value): Entry<'_, '_>) {
+    pub(super) fn top_key(&mut self, doc: &Doc, name: &str, (key, value): Entry<'_, '_>) {
         let Some(known) = TOP.iter().find(|k| k.name == name) else {
             return self.unknown(doc, name, key.span());
         };
@@ -377,6 +394,10 @@ impl Build {
 
     pub(super) fn unknown(&mut self, doc: &Doc, name: &str, span: Range<usize>) {
         let (table, word) = name.rsplit_once('.').unwrap_or(("", name));
+        // A key that must stand in quotes is a value in the wrong place, perhaps a secret one (K1).
+        if !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b)) {
+            return self.problem(doc.place(span, Show::NoTexts), "unknown key".to_owned(), None);
+        }
         let help = suggest::key(table, word);
         self.problem(doc.place(span, Show::Marked), format!("unknown key `{word}`"), help);
     }
@@ -389,7 +410,7 @@ impl Build {
         let values = self.values();
         if self.problems.is_empty() {
             match self.draft.clone().build() {
-                Ok(settings) => return Ok(Config { settings, values, file }),
+                Ok(settings) => return Ok(Config { settings, values, file, notes: self.notes }),
                 Err(e) => {
                     // Whoever spoke last brought it about: the flag, else the file, else the policy.
                     let culprit =
@@ -408,6 +429,7 @@ impl Build {
         let value = |key: String, value: String| Value { origin: origin(&key), key, value };
         let mut found = vec![value("policy".to_owned(), self.draft.settings.policy.clone())];
         found.extend(TOP.iter().filter_map(|k| Some(value(k.name.to_owned(), (k.show)(&self.draft)?))));
+        found.extend(self.exit_values());
         for (at, (_, host)) in self.draft.settings.hosts.iter().enumerate() {
             let table = self.host_key(at);
             found.extend(
@@ -450,8 +472,21 @@ impl Doc {
     pub(super) fn origin(&self, at: usize) -> Origin {
         match &self.policy {
             Some(name) => Origin::Policy(name.clone()),
-            None => Origin::File(self.name.clone(), line_of(&self.text, at)),
+            None => Origin::File(self.name.clone(), self.line(at)),
         }
+    }
+
+    pub(super) fn line(&self, at: usize) -> usize {
+        line_of(&self.text, at)
+    }
+
+    pub(super) fn path(&self) -> Arc<Path> {
+        self.name.as_path().into()
+    }
+
+    /// Where paths in it count from.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.name.parent()
     }
 }
 
@@ -492,4 +527,6 @@ const POLICIES: &[(&str, &str)] = &[
     ("shared-gate", include_str!("../../../../policies/shared-gate.toml")),
     ("retry-after", include_str!("../../../../policies/retry-after.toml")),
     ("jitter-bucket", include_str!("../../../../policies/jitter-bucket.toml")),
+    ("proxy-queue", include_str!("../../../../policies/proxy-queue.toml")),
+    ("exit-state", include_str!("../../../../policies/exit-state.toml")),
 ];

@@ -5,6 +5,7 @@
 //! that prints source text: a line is only shown after everything that may be secret in it is masked (K1).
 
 mod error;
+mod exits;
 mod given;
 mod host;
 mod keys;
@@ -19,6 +20,7 @@ mod tests;
 mod words;
 
 pub use error::{ConfigError, Problem};
+pub use exits::{ExitSettings, Rotate, Sticky};
 pub use host::{Endpoint, Group, HostPattern, HostPatternError, HostSettings, PathPattern, PathPatternError};
 pub use load::{Config, Flag, Origin, Sources, Value, policy_names};
 pub use secret::{Secret, SecretHeader};

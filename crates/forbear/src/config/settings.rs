@@ -11,7 +11,7 @@ use forbear_core::{
 };
 
 use super::{
-    Group, HostPattern, HostSettings,
+    ExitSettings, Group, HostPattern, HostSettings,
     host::{group_of, merge},
     show_duration,
 };
@@ -58,7 +58,7 @@ pub struct Settings {
     /// Where the pace comes from (L1-L6). Default [`Pace::Learned`].
     pub pace: Pace,
     /// What limits count (S1), where a host does not say otherwise; never empty. Default: the group, the origin, the origin
-    /// with the account, the origin with the endpoint; each where a request has one.
+    /// with the account, with the endpoint, with the exit; each where a request has one.
     pub scope: Vec<Combination>,
     /// A ceiling on requests in flight to one origin, where a host does not say otherwise. Default none: it starts at 4 and
     /// is learned, up to `workers`.
@@ -82,6 +82,8 @@ pub struct Settings {
     pub secrets: SecretNames,
     /// When a scope trips, and for how long (X1).
     pub circuit: CircuitPolicy,
+    /// The ways out. Default: directly.
+    pub exits: ExitSettings,
 }
 
 /// Why settings, each possible alone, do not go together.
@@ -103,6 +105,9 @@ pub enum SettingsError {
     /// A time that must last.
     #[error("{0} must be longer than nothing")]
     ZeroTime(&'static str),
+    /// Not a share.
+    #[error("exits.min_success is the share of requests that succeed, from 0 to 1")]
+    MinSuccess,
     /// A request must count somewhere.
     #[error("scope must name at least one combination, such as `origin`")]
     NoScope,
@@ -199,6 +204,8 @@ impl Settings {
             backoff: self.backoff,
             jitter: self.jitter,
             pad: self.pad,
+            blocked_retries: self.exits.blocked_retries,
+            exit_wait: self.exits.fault_wait,
         }
     }
 }
@@ -223,10 +230,11 @@ impl Default for Settings {
             probe_lease: scope.probe_lease,
             pace: Pace::Learned,
             scope: vec![
-                GROUP,
+                Combination::GROUP,
                 Combination::ORIGIN,
                 Combination::ORIGIN_ACCOUNT,
                 Combination::ORIGIN_ENDPOINT,
+                Combination::ORIGIN_EXIT,
             ],
             host_concurrency: None,
             rate: None,
@@ -238,6 +246,7 @@ impl Default for Settings {
             groups: Vec::new(),
             secrets: SecretNames::default(),
             circuit: scope.circuit,
+            exits: ExitSettings::default(),
         }
     }
 }
@@ -273,8 +282,6 @@ fn backoff_text(error: BackoffError) -> String {
 
 /// In flight to one origin before anything is known (policy `polite`).
 const CONCURRENCY_START: u32 = 4;
-/// All origins of a group together.
-const GROUP: Combination = Combination { group: true, origin: false, account: false, endpoint: false };
 
 /// For the constants above.
 const fn nonzero(n: u32) -> NonZeroU32 {

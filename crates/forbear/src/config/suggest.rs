@@ -36,11 +36,15 @@ fn in_table(table: &str) -> Vec<&'static str> {
     match table {
         "hosts.NAME" => HOST.iter().map(|k| k.name).chain(["headers", "endpoints"]).collect(),
         "hosts.NAME.endpoints" => ENDPOINT.iter().map(|k| k.name).collect(),
-        "" => ["policy", "hosts", "groups", "pad", "secrets", "circuit"]
+        "" => ["policy", "hosts", "groups", "pad", "secrets", "circuit", "exits"]
             .into_iter()
             .chain(TOP.iter().map(|k| k.name).filter(|n| !n.contains('.')))
             .collect(),
-        _ => TOP.iter().filter_map(|k| k.name.strip_prefix(table)?.strip_prefix('.')).collect(),
+        _ => {
+            let lists: &[&str] = if table == "exits" { &["list", "file"] } else { &[] };
+            let keys = TOP.iter().filter_map(|k| k.name.strip_prefix(table)?.strip_prefix('.'));
+            lists.iter().copied().chain(keys).collect()
+        }
     }
 }
 
@@ -74,7 +78,7 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-const TABLES: &[&str] = &["", "hosts.NAME", "hosts.NAME.endpoints", "pad", "secrets", "circuit"];
+const TABLES: &[&str] = &["", "hosts.NAME", "hosts.NAME.endpoints", "pad", "secrets", "circuit", "exits"];
 
 #[cfg(test)]
 mod tests {

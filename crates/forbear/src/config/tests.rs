@@ -2,16 +2,21 @@
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use forbear_core::{backoff::Jitter, pace::RateList, policy::OnNoHint};
+use forbear_core::{
+    backoff::{Backoff, Jitter},
+    pace::RateList,
+    policy::OnNoHint,
+    scope::Combination,
+};
 
 use super::{
-    Config, ConfigError, Flag, Origin, Pace, Settings, Sources,
+    Config, ConfigError, Flag, Origin, Pace, Rotate, Settings, Sources, Sticky,
     keys::{ENDPOINT, HOST, TOP},
     policy_names,
 };
 
 /// Loads with this text as the configuration file.
-fn load(text: &str) -> Result<Config, ConfigError> {
+pub(super) fn load(text: &str) -> Result<Config, ConfigError> {
     load_with(text, None, &[])
 }
 
@@ -35,7 +40,7 @@ fn load_with(
     .load()
 }
 
-fn error(text: &str) -> String {
+pub(super) fn error(text: &str) -> String {
     match load(text) {
         Ok(_) => panic!("taken: {text}"),
         Err(e) => e.to_string(),
@@ -43,13 +48,14 @@ fn error(text: &str) -> String {
 }
 
 /// The value of a key as shown, and whether policy, file or flag gave it.
-fn shown(config: &Config, key: &str) -> (String, &'static str) {
+pub(super) fn shown(config: &Config, key: &str) -> (String, &'static str) {
     let value = config.values.iter().find(|v| v.key == key).unwrap_or_else(|| panic!("no {key}"));
     let from = match &value.origin {
         Origin::Default => "default",
         Origin::Policy(_) => "policy",
         Origin::File(..) => "file",
         Origin::Flag(_) => "flag",
+        Origin::Variable(_) => "variable",
     };
     (value.value.clone(), from)
 }
@@ -133,6 +139,23 @@ fn the_shipped_policies_have_the_numbers_that_they_promise() {
     assert_eq!(bucket.pace, Pace::Configured);
     let rate = bucket.for_host("api.example.com", 443).rate.expect("a bucket in front");
     assert_eq!(rate.to_string(), "5/s burst 2");
+
+    let queue = get("proxy-queue");
+    assert_eq!((queue.max_attempts.get(), queue.refusals_per_item.get(), queue.timeout), (5, 4, s(30)));
+    let decorrelated = Backoff::new(s(1), s(60), Jitter::Decorrelated);
+    assert_eq!((Ok(queue.backoff), queue.on_no_hint), (decorrelated, OnNoHint::Hold));
+    assert_eq!((queue.exits.rotate, queue.exits.sticky), (Rotate::Retries, Sticky::Session));
+    assert_eq!((queue.exits.min_success, queue.exits.blocked_retries), (0.5, 0));
+
+    let state = get("exit-state");
+    assert_eq!((state.max_attempts.get(), state.refusals_per_item.get()), (5, 4), "at most four retries");
+    assert_eq!(Ok(state.backoff), Backoff::new(s(1), s(60), Jitter::Half));
+    let item = state.item_policy();
+    assert_eq!((item.blocked_retries, item.exit_wait), (4, Duration::from_millis(500)));
+    for by_exit in [&queue, &state] {
+        assert_eq!(by_exit.scope, [Combination::ORIGIN_EXIT]);
+        assert!(by_exit.exits.list.is_empty(), "whose exits they are the policy cannot know");
+    }
     for name in policy_names() {
         assert!(get(name).jitter > 0.0, "{name}: chance takes part in every backoff");
     }
@@ -225,9 +248,9 @@ fn every_mistake_has_its_place_and_a_remedy() {
         ("jitter = 1.5", ":1:10: ", &["from 0 to 1"]),
         ("jitter = nan", ":1:10: ", &["from 0 to 1"]),
         ("[pad]\nfactor = 0.5", ":2:10: ", &["never shortened"]),
-        ("backoff = \"fulll\"", ":1:11: ", &["\"full\", \"decorrelated\", \"equal\""]),
+        ("backoff = \"fulll\"", ":1:11: ", &["\"full\", \"decorrelated\", \"equal\", \"half\""]),
         ("scope = \"origin\"", ":1:9: ", &["expected a list"]),
-        ("scope = [\"exit\"]", ":1:9: ", &["exit"]),
+        ("scope = [\"exits\"]", ":1:9: ", &["exit"]),
         ("scope = [\"origin\", \"origin\"]", ":1:9: ", &["twice"]),
         ("rate = \"fast\"", ":1:8: ", &["10/s"]),
         ("rate = 10", ":1:8: ", &["expected a rate in words", "found a bare number", "a rate or two"]),
@@ -557,11 +580,7 @@ fn no_hint_and_forms_reach_the_machines() {
     let scope = config.settings.scope_policy(Some("2/s".parse().unwrap()), config.settings.host_concurrency);
     assert_eq!((scope.concurrency_start, scope.concurrency_max, scope.learn), (2, 2, false));
     assert!(!scope.rates.is_empty());
-    let same = forbear_core::backoff::Backoff::new(
-        Duration::from_secs(1),
-        Duration::from_secs(60),
-        Jitter::Decorrelated,
-    );
+    let same = Backoff::new(Duration::from_secs(1), Duration::from_secs(60), Jitter::Decorrelated);
     assert_eq!(Ok(item.backoff), same);
 }
 
@@ -600,7 +619,10 @@ fn the_reference_page_has_every_key_and_no_other() {
         .filter(|line| line.starts_with("| `"))
         .map(cells)
         .map(|c| (c[0].clone(), c[1].clone(), c[2].clone()))
-        .filter(|(name, ..)| !["policy", "hosts.NAME.headers", "groups.NAME"].contains(&name.as_str()))
+        .filter(|(name, ..)| {
+            !["policy", "hosts.NAME.headers", "groups.NAME", "exits.list", "exits.file"]
+                .contains(&name.as_str())
+        })
         .collect();
     assert_eq!(found, expected);
     for name in policy_names() {

@@ -1,4 +1,4 @@
-//! Cookies of a run, where they are switched on: one jar, for there is one exit.
+//! Cookies, where they are switched on: a jar for each exit, and one for the direct way.
 
 use cookie_store::{Cookie, CookieDomain, CookieError, CookieStore};
 use http::{HeaderMap, HeaderValue, header};
@@ -29,6 +29,24 @@ impl Cookies {
             {
                 tracing::debug!(%error, "a cookie is not kept");
             }
+        }
+    }
+
+    /// Throws away what would be sent to an origin: its exit is left there (E4).
+    pub(super) fn forget(&self, origin: &str) {
+        let Some(jar) = &self.0 else { return };
+        let Ok(url) = Url::parse(origin) else { return };
+        let mut jar = jar.lock();
+        let gone: Vec<(String, String, String)> = jar
+            .iter_any()
+            .filter(|cookie| cookie.domain.matches(&url))
+            .filter_map(|cookie| {
+                let domain = cookie.domain.as_cow()?.into_owned();
+                Some((domain, String::from(&cookie.path), cookie.name().to_owned()))
+            })
+            .collect();
+        for (domain, path, name) in gone {
+            jar.remove(&domain, &path, &name);
         }
     }
 

@@ -40,6 +40,41 @@ pub enum Event {
         /// Items that waited for them.
         items: u64,
     },
+    /// An exit fails, and is tried again later.
+    ExitFails {
+        /// Its name, without credentials.
+        name: String,
+        /// For how long it rests.
+        wait: Duration,
+        /// What went wrong.
+        said: String,
+    },
+    /// An exit has turned us away, and is out until it gets other credentials.
+    ExitOut {
+        /// Its name, without credentials.
+        name: String,
+        /// What it said.
+        said: String,
+    },
+    /// An exit that had failed serves again.
+    ExitServes {
+        /// Its name, without credentials.
+        name: String,
+    },
+    /// No exit can be used (E5).
+    NoExit {
+        /// When the next one is tried; none where each has turned us away.
+        wait: Option<Duration>,
+        /// How many there are.
+        exits: usize,
+    },
+    /// The retry multiplier has changed what the run may have on the wire (V3).
+    Multiplier {
+        /// Requests for each item that ended.
+        value: f64,
+        /// The share of its workers that may have an item in hand.
+        share: f64,
+    },
     /// The job has something to say.
     Job(queue::Event),
     /// The input has something to say.
@@ -66,6 +101,27 @@ impl fmt::Display for Event {
             Event::Reopened { scope } => write!(f, "{scope} opens again"),
             Event::Renewed { scope, items } => {
                 write!(f, "{scope} has other credentials, {items} items that waited for them go on")
+            }
+            Event::ExitFails { name, wait, said } => {
+                write!(f, "exit {name} fails, rests for {} ({said})", seconds(*wait))
+            }
+            Event::ExitOut { name, said } => {
+                write!(f, "exit {name} turns us away, and is out until its credentials change ({said})")
+            }
+            Event::ExitServes { name } => write!(f, "exit {name} serves again"),
+            Event::NoExit { wait: Some(wait), exits } => {
+                write!(
+                    f,
+                    "no usable exit: all {exits} fail or are out; the next one is tried in {}",
+                    seconds(*wait)
+                )
+            }
+            Event::NoExit { wait: None, exits } => {
+                write!(f, "no usable exit: each of {exits} turned us away")
+            }
+            Event::Multiplier { value, share } => {
+                let share = share * 100.0;
+                write!(f, "{value:.2} requests for each item that ended; {share:.0} % of the workers go on")
             }
             Event::Job(event) => event.fmt(f),
             Event::Input(event) => match event {

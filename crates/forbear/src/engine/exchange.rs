@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use forbear_core::{
+    exit::Answerer,
     hint::{self, Kind, Reading},
     outcome::{self, Outcome, Processed, Refusal},
     scope::ScopeKey,
@@ -13,13 +14,15 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
+    cookies::Cookies,
     front::{Hop, Work},
+    next::Course,
     route::Route,
     worker::wall_now,
 };
 use crate::{
     bodies::Stored,
-    client::{self, FaultKind, Limits, Request, Response, Target},
+    client::{self, FaultKind, Limits, Request, Response, Target, Way},
     permit::Permit,
 };
 
@@ -30,6 +33,8 @@ pub(super) struct Attempt {
     pub(super) headers: HeaderMap,
     pub(super) body: Option<Stored>,
     pub(super) bytes: u64,
+    /// Bytes of body as they came: what is paid for.
+    pub(super) received: u64,
     pub(super) error: Option<String>,
     /// A redirect that is to be followed.
     pub(super) next: Option<Hop>,
@@ -42,12 +47,16 @@ impl<G: GateStore> Shared<G> {
     pub(super) async fn exchange(
         &self,
         work: &Work,
-        route: &Route,
+        course: &Course,
         permit: &Permit,
     ) -> (Attempt, Option<Reading>, Outcome) {
         let mut attempt = Attempt::default();
+        let route = &*course.route;
+        let session = course.out.as_ref().map(|out| &*out.session);
+        let cookies = session.map_or(&self.cookies, |session| &*session.cookies);
+        let way = session.map_or(&Way::Direct, |session| &session.way);
         let credentials = route.has_account;
-        let request = match self.request(work, route) {
+        let request = match self.request(work, route, cookies) {
             Ok(request) => request,
             Err(why) => {
                 attempt.error = Some(why);
@@ -58,7 +67,7 @@ impl<G: GateStore> Shared<G> {
         let hop = if work.hop.is_some() { client::Hop::Redirect } else { client::Hop::First };
         let limits =
             Limits { body_max: self.settings.body_max, hop, ..Limits::within(self.settings.timeout) };
-        let mut response = match self.client.send(permit, request, &limits).await {
+        let mut response = match self.client.send(permit, request, way, &limits).await {
             Ok(response) => response,
             Err(fault) => {
                 let outcome = of_fault(&fault, is_idempotent(&work.item.request));
@@ -66,8 +75,14 @@ impl<G: GateStore> Shared<G> {
                 return (attempt, None, outcome);
             }
         };
+        if let Answerer::Exit(fault) = response.answered_by {
+            attempt.error =
+                Some(format!("{}: status {} of the exit itself", fault.as_str(), response.status.as_u16()));
+            response.body.discard(DISCARD_MAX).await;
+            return (attempt, None, Outcome::Exit { fault, processed: fault.processed() });
+        }
         attempt.status = Some(response.status.as_u16());
-        self.cookies.store(&target, &response.headers);
+        cookies.store(&target, &response.headers);
         match redirect(&response, &target, &method, work.hop.as_ref()) {
             Ok(None) => {}
             Ok(Some(next)) => {
@@ -133,7 +148,7 @@ impl<G: GateStore> Shared<G> {
                 }
             }
         };
-        attempt.bytes = response.body.decoded();
+        (attempt.bytes, attempt.received) = (response.body.decoded(), response.body.received());
         let reading = if looks_into_body { self.read(&response, route, Some(&prefix)) } else { head };
         let outcome = match fault {
             Some(fault) if !refused_by_head => {
@@ -170,7 +185,7 @@ impl<G: GateStore> Shared<G> {
     }
 
     /// The request as it goes out.
-    fn request(&self, work: &Work, route: &Route) -> Result<Request, String> {
+    fn request(&self, work: &Work, route: &Route, cookies: &Cookies) -> Result<Request, String> {
         let item = &work.item.request;
         let hop = work.hop.as_ref();
         let target = match hop {
@@ -206,7 +221,7 @@ impl<G: GateStore> Shared<G> {
                 headers.insert(header.name.clone(), header.to_value());
             }
         }
-        self.cookies.add(&target, &mut headers);
+        cookies.add(&target, &mut headers);
         let body = if as_get { bytes::Bytes::new() } else { item.body.clone().unwrap_or_default().into() };
         Ok(Request { method, target, headers, body })
     }
@@ -218,6 +233,9 @@ fn of_fault(fault: &client::Fault, idempotent: bool) -> Outcome {
         client::Processed::No => Processed::No,
         client::Processed::Unknown => Processed::Unknown,
     };
+    if let Some(fault) = fault.exit {
+        return Outcome::Exit { fault, processed };
+    }
     let passing = match fault.kind {
         FaultKind::EnhanceYourCalm => {
             return Outcome::Refused(Refusal {
@@ -257,10 +275,15 @@ pub(super) fn said(reading: &Reading) -> String {
 
 fn fault_words(fault: &client::Fault) -> String {
     let mut words = fault.to_string();
+    let kind = fault.kind.to_string();
     let mut source = std::error::Error::source(fault);
     while let Some(cause) = source {
         let cause_words = cause.to_string();
-        if !words.contains(&cause_words) && words.len() < 300 {
+        // The system often says the same, and more: "connection refused" and "Connection refused (os error 111)".
+        let same = cause_words.get(..kind.len()).is_some_and(|begins| begins.eq_ignore_ascii_case(&kind));
+        if same && words.ends_with(&kind) {
+            words.push_str(&cause_words[kind.len()..]);
+        } else if !words.contains(&cause_words) && words.len() < 300 {
             words.push_str(": ");
             words.push_str(&cause_words);
         }

@@ -2,7 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use forbear_core::{frontier::Frontier, scope::ScopeKey, time::Timestamp};
+use forbear_core::{
+    exit::{ExitId, Usable},
+    frontier::Frontier,
+    multiplier::RetryMultiplier,
+    scope::ScopeKey,
+    time::Timestamp,
+};
 use forbear_store::queue::{Counters, Item, LaneId};
 
 use super::route::Route;
@@ -25,6 +31,12 @@ pub(super) struct Work {
     pub(super) refused_at: Option<Timestamp>,
     /// Requests sent for it in this run.
     pub(super) tries: u32,
+    /// The exit by which a redirect came, which goes on by it.
+    pub(super) keep: Option<ExitId>,
+    /// The exit that failed it last.
+    pub(super) not: Option<ExitId>,
+    /// Exits that were told that it is unwanted.
+    pub(super) blocked: u32,
 }
 
 impl Work {
@@ -66,12 +78,22 @@ pub(super) struct Front {
     asleep: HashMap<LaneId, Timestamp>,
     /// Counts events that may let a waiting lane go: whoever decided on older news asks again.
     pub(super) changes: u64,
+    /// Those of them that end a wait before its time.
+    pub(super) wakes: u64,
     pub(super) idle: usize,
     /// Items in the hands of workers.
     pub(super) busy: usize,
+    /// Requests for each item that ends, and what they leave of the run's concurrency (V3).
+    pub(super) multiplier: RetryMultiplier,
 }
 
 impl Front {
+    /// Whether another item may be taken in hand, of a run with so many workers (V3).
+    pub(super) fn may_take(&self, workers: u32) -> bool {
+        let share = self.multiplier.share();
+        share >= 1.0 || (self.busy as f64) < (f64::from(workers) * share).max(1.0)
+    }
+
     pub(super) fn route(&self, lane: LaneKey) -> Option<Arc<Route>> {
         self.routes.get(&lane).cloned()
     }
@@ -137,14 +159,23 @@ impl Front {
     }
 
     /// When the first lane that was put aside is due.
-    pub(super) fn first_asleep(&self) -> Option<Timestamp> {
+    fn first_asleep(&self) -> Option<Timestamp> {
         self.asleep.values().min().copied()
     }
 
-    /// A scope has opened, or may be probed by another: its lanes are asked again.
-    pub(super) fn wake(&mut self, scopes: &[ScopeKey]) {
+    /// When the next lane is due, at hand or put aside; none where nothing is due by itself.
+    pub(super) fn next_timer(&mut self) -> Option<Timestamp> {
+        let timers = self.frontier.next_timer().into_iter().chain(self.first_asleep());
+        timers.filter(|at| *at != Timestamp::MAX).min()
+    }
+
+    /// A scope of a request to `origin` has opened, or may be probed by another: its lanes are asked again.
+    pub(super) fn wake(&mut self, scopes: &[ScopeKey], origin: &str) {
         self.changes += 1;
-        let touched = |route: &Route| route.scopes.iter().any(|scope| scopes.contains(&scope.key));
+        self.wakes += 1;
+        let touched = |route: &Route| {
+            *route.origin == *origin || route.scopes.iter().any(|scope| scopes.contains(&scope.key))
+        };
         for (lane, route) in &self.routes {
             if touched(route) {
                 self.frontier.wake(*lane);
@@ -152,10 +183,29 @@ impl Front {
         }
     }
 
+    /// Something that concerns lanes of all origins has changed.
+    pub(super) fn wake_all(&mut self) {
+        self.changes += 1;
+        self.wakes += 1;
+        for lane in self.routes.keys() {
+            self.frontier.wake(*lane);
+        }
+    }
+
     /// Items at hand that wait for a scope.
     pub(super) fn waiting_for(&self, scope: &ScopeKey) -> usize {
         let lanes = self.routes.iter().filter(|(_, route)| route.scopes.iter().any(|s| s.key == *scope));
         lanes.filter_map(|(lane, _)| self.frontier.waiting(*lane)).map(|(items, _)| items).sum()
+    }
+
+    /// Whether an item at hand waits for something else than an exit: it goes directly, or its exits can be used.
+    pub(super) fn has_a_way(&self) -> bool {
+        let usable = |route: &Route| match &route.pool {
+            Some(pool) => pool.members.usable() == Usable::Yes,
+            None => true,
+        };
+        let waits = |lane| self.frontier.waiting(lane).is_some_and(|(items, _)| items > 0);
+        self.routes.iter().any(|(lane, route)| waits(*lane) && usable(route))
     }
 
     /// Forgets the routes of lanes that are done.
@@ -177,12 +227,16 @@ mod tests {
     use super::*;
     use crate::{
         config::Settings,
-        engine::route::{LaneParts, Routes},
+        engine::{
+            exits::Pools,
+            route::{LaneParts, Routes},
+        },
     };
 
     #[test]
     fn j3_hosts_that_redirects_lead_to_are_forgotten() {
-        let (mut front, routes) = (Front::default(), Routes::new(Arc::new(Settings::default())));
+        let (mut front, routes) =
+            (Front::default(), Routes::new(Arc::new(Settings::default()), Pools::Direct));
         for n in 0..10_000 {
             let origin = format!("http://h{n}");
             let parts = LaneParts { origin: &origin, account: None, endpoint: None };

@@ -6,7 +6,10 @@
 mod cookies;
 mod events;
 mod exchange;
+mod exits;
+mod feed;
 mod front;
+mod next;
 mod plan;
 mod route;
 mod summary;
@@ -15,7 +18,7 @@ mod worker;
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -23,18 +26,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forbear_core::time::Timestamp;
+use forbear_core::{exit::Usable, policy::BoundScope, scope::ScopeKey, time::Timestamp};
 use forbear_store::{
     gate::{GateRecord, GateStore, MemoryGates, StoreError},
-    queue::{InputEnd, Item, Job, JobOptions, LaneId, OutputTarget, QueueError, Seq, Until},
+    queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until, inspect::JobFile},
 };
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet};
 
 use self::{
     cookies::Cookies,
+    exits::Pools,
+    feed::{Feeder, load_gates, restore},
     front::{Front, Work},
-    route::{Route, Routes},
+    route::Routes,
     timer::Timer,
     worker::wall_now,
 };
@@ -42,7 +47,7 @@ pub use self::{
     events::{Event, Events},
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts},
-    summary::{Broken, End, HostRow, Summary},
+    summary::{Broken, End, ExitCount, HostRow, Summary},
 };
 use crate::{
     bodies::{Bodies, BodyDir, BodyError},
@@ -158,6 +163,8 @@ pub struct Progress {
     pub elapsed: Duration,
     /// Of each origin.
     pub hosts: Vec<HostRow>,
+    /// Of the exits; none without any.
+    pub exits: Option<ExitCount>,
     /// Share of the input that has been read, where its size is known.
     pub input_share: Option<f64>,
 }
@@ -176,6 +183,7 @@ impl Watch {
             held,
             elapsed: self.started.elapsed(),
             hosts: summary::rows(&self.shared),
+            exits: summary::exit_count(&self.shared),
             input_share: self.shared.importer.lock().as_ref().and_then(|importer| {
                 let progress = importer.progress();
                 Some(progress.bytes() as f64 / progress.total_bytes()? as f64)
@@ -202,6 +210,10 @@ struct Shared<G> {
     ended: Notify,
     timer: Timer,
     stopping: AtomicBool,
+    /// Gates of exits as the last run left them, until they are met. Held while one is put back: nobody asks it before.
+    kept_exits: tokio::sync::Mutex<HashMap<String, Vec<u8>>>,
+    /// Whether it was said that no exit can be used.
+    no_exit: AtomicBool,
     /// Items on the wire that must not be sent twice: if the run ends under one, nobody knows what became of it (V2).
     once: Mutex<HashMap<Seq, Item>>,
     events: Events,
@@ -236,18 +248,24 @@ impl Run {
         let job = Arc::new(job);
         let redactor = Redactor::new(&settings.secrets);
         let accounts = Accounts::new(job.account_key(), &settings.secrets);
-        let routes = Arc::new(Routes::new(settings.clone()));
         let client = Client::new(ClientOptions {
             user_agent: settings.user_agent.parse().map_err(|_| FetchError::UserAgent)?,
             public_only: settings.public_only,
             idle_per_origin_max: settings.workers.get() as usize,
             ..ClientOptions::default()
         });
+        let routes = Arc::new(Routes::new(settings.clone(), Pools::new(&settings, &client)));
         let bodies = match options.bodies {
             KeepBodies::Inline => Bodies::Inline,
             KeepBodies::None => Bodies::None,
             KeepBodies::Dir(dir) => Bodies::Dir(BodyDir::open(dir, &job.account_key())?),
         };
+        if matches!(routes.pools(), Pools::Direct) && went_by_exits(&options.job) {
+            events(Event::Warning(
+                "earlier runs of this job went out by exits; this one was given none, and goes directly"
+                    .to_owned(),
+            ));
+        }
         let kept_gates = load_gates(&job)?;
         let importer = match &options.input {
             None => None,
@@ -275,6 +293,8 @@ impl Run {
             ended: Notify::new(),
             timer: Timer::default(),
             stopping: AtomicBool::new(false),
+            kept_exits: tokio::sync::Mutex::default(),
+            no_exit: AtomicBool::new(false),
             once: Mutex::default(),
             events,
             warned: Mutex::default(),
@@ -307,7 +327,9 @@ impl Run {
         if let Err(error) = shared.take_new_credentials(&mut kept).await {
             shared.stop_for(&error);
         }
-        let mut feeder = Feeder { shared: shared.clone(), kept, after: None, rescan: true };
+        let by_exit = kept.extract_if(|scope, _| ScopeKey::from_text(scope).is_by_exit());
+        shared.kept_exits.lock().await.extend(by_exit);
+        let mut feeder = Feeder::new(shared.clone(), kept);
         let end = supervise(&shared, &mut feeder, &stop, deadline).await;
 
         shared.stopping.store(true, Ordering::Release);
@@ -332,8 +354,12 @@ impl Run {
             // An error is the job's, and the job says it when it closes.
             let _ = shared.put_back(*work, due);
         }
+        summary::save_exits(&shared);
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
+        if end != End::Complete {
+            shared.say_if_no_exit();
+        }
         let counts = match closed {
             Ok(Ok(counts)) => counts,
             Ok(Err(error)) if broken.is_none() => return Err(error.into()),
@@ -360,6 +386,11 @@ fn look(options: &FetchOptions) -> Result<(), FetchError> {
     }
 }
 
+/// Whether a job has had exits. One that cannot be looked at has its own error elsewhere.
+fn went_by_exits(job: &Path) -> bool {
+    JobFile::open(job).and_then(|file| file.exits()).is_ok_and(|exits| !exits.is_empty())
+}
+
 /// Feeds lanes to the workers until the run is over; says why it is.
 async fn supervise<G: GateStore>(
     shared: &Arc<Shared<G>>,
@@ -368,6 +399,7 @@ async fn supervise<G: GateStore>(
     deadline: Option<Instant>,
 ) -> End {
     let mut arrivals = shared.job.arrivals();
+    let mut saved = Instant::now();
     loop {
         if stop.is_asked() {
             return End::Interrupted;
@@ -382,6 +414,11 @@ async fn supervise<G: GateStore>(
         if let Err(error) = feeder.feed().await {
             shared.stop_for(&error);
             return End::Broken;
+        }
+        shared.say_if_no_exit();
+        if saved.elapsed() >= SAVE_EXITS {
+            summary::save_exits(shared);
+            saved = Instant::now();
         }
         if let Some(end) = over(shared, deadline) {
             return end;
@@ -425,13 +462,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
     if front.busy > 0 || front.frontier.is_loading() || front.frontier.is_ready(now) {
         return None;
     }
-    let timer = front
-        .frontier
-        .next_timer()
-        .into_iter()
-        .chain(front.first_asleep())
-        .filter(|at| *at != Timestamp::MAX)
-        .min();
+    let timer = front.next_timer();
     let at_hand = front.frontier.at_hand();
     drop(front);
     if counts.leased > at_hand as u64 {
@@ -440,6 +471,21 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
     let wall = wall_now();
     let parked = shared.job.next_due().map(|due| due.since(wall));
     let wait = timer.map(|at| at.since(now)).into_iter().chain(parked).min();
+    if let Some((_, usable)) = shared.routes.pools().unusable() {
+        let hopeless = match usable {
+            Usable::Yes => false,
+            Usable::Out => wait.is_none(),
+            // A proxy's outage is waited for as long as a server's, and by those alone that go by it.
+            Usable::Failing { since, .. } => {
+                deadline.is_none()
+                    && now.since(since) > shared.settings.stall_after
+                    && !shared.front.lock().has_a_way()
+            }
+        };
+        if hopeless {
+            return Some(End::NoExit);
+        }
+    }
     let Some(wait) = wait else {
         // Nothing is due by itself. Items that nobody has looked at yet are the feeder's next round.
         let unseen = counts.pending > 0 && at_hand == 0;
@@ -467,139 +513,8 @@ fn is_written(job: &Job, importer: &Importer) -> bool {
 fn resume_at<G: GateStore>(shared: &Shared<G>) -> Option<Timestamp> {
     let now = shared.gates.now();
     let wall = wall_now();
-    let mut front = shared.front.lock();
-    let timer = front
-        .frontier
-        .next_timer()
-        .into_iter()
-        .chain(front.first_asleep())
-        .filter(|at| *at != Timestamp::MAX)
-        .min();
+    let timer = shared.front.lock().next_timer();
     timer.map(|at| wall.plus(at.since(now))).into_iter().chain(shared.job.next_due()).min()
-}
-
-/// Opens lanes that have something to do, as many as the window holds.
-struct Feeder<G> {
-    shared: Arc<Shared<G>>,
-    /// Gates as the last run left them, until their scope is met.
-    kept: HashMap<String, Vec<u8>>,
-    after: Option<LaneId>,
-    rescan: bool,
-}
-
-impl<G: GateStore> Feeder<G> {
-    fn arrived(&mut self) {
-        self.rescan = true;
-        self.after = None;
-    }
-
-    async fn feed(&mut self) -> Result<(), QueueError> {
-        let shared = self.shared.clone();
-        let wall = wall_now();
-        while shared.job.next_due().is_some_and(|due| due <= wall) {
-            let woken = shared.job.wake_due(wall, WAKE).await?;
-            self.open_all(woken.lanes).await?;
-            if woken.items < WAKE as u64 {
-                break;
-            }
-        }
-        let due = shared.front.lock().take_due(shared.gates.now(), LANES_PAGE);
-        self.open_all(due).await?;
-        while self.rescan {
-            if !self.has_room() {
-                return Ok(());
-            }
-            let lanes = shared.job.ready_lanes(self.after, LANES_PAGE).await?;
-            self.rescan = lanes.len() == LANES_PAGE;
-            self.after = lanes.last().map(|lane| lane.id);
-            for lane in lanes {
-                self.open(lane.id, &lane.key).await;
-            }
-            if !self.rescan {
-                self.after = None;
-            }
-            shared.idle.notify_one();
-        }
-        Ok(())
-    }
-
-    /// Opens lanes that are known by their numbers, where there is room; without it the next look at all finds them.
-    async fn open_all(&mut self, lanes: Vec<LaneId>) -> Result<(), QueueError> {
-        for id in lanes {
-            if !self.has_room() {
-                self.arrived();
-                return Ok(());
-            }
-            if let Some(lane) = self.shared.job.lane(id).await? {
-                self.open(lane.id, &lane.key).await;
-            }
-        }
-        self.shared.idle.notify_one();
-        Ok(())
-    }
-
-    async fn open(&mut self, lane: LaneId, key: &str) {
-        let shared = &self.shared;
-        {
-            let mut front = shared.front.lock();
-            if front.is_asleep(lane, shared.gates.now()) {
-                return;
-            }
-            if front.is_open(lane) {
-                front.open(lane, || shared.routes.route(LaneParts::parse(key)));
-                return;
-            }
-        }
-        let route = shared.routes.route(LaneParts::parse(key));
-        restore(&mut self.kept, &*shared.gates, &route).await;
-        shared.front.lock().open(lane, || route);
-    }
-
-    /// Whether another lane fits in; waiting lanes make room for ready ones.
-    fn has_room(&mut self) -> bool {
-        let now = self.shared.gates.now();
-        let mut front = self.shared.front.lock();
-        if front.frontier.lanes() < WINDOW {
-            return true;
-        }
-        let Some((works, until)) = front.make_room(now) else { return false };
-        drop(front);
-        for work in works {
-            let _ = self.shared.put_back(*work, until);
-        }
-        true
-    }
-}
-
-/// Puts the gates of a route back as the last run left them (P8).
-async fn restore<G: GateStore>(kept: &mut HashMap<String, Vec<u8>>, gates: &G, route: &Route) {
-    for scope in route.scopes.iter() {
-        let Some(bytes) = kept.remove(scope.key.as_str()) else { continue };
-        match GateRecord::decode(&bytes, &scope.policy, gates.now()) {
-            Ok(gate) => {
-                if let Err(error) = gates.restore(scope, gate).await {
-                    tracing::warn!(%error, scope = scope.key.as_str(), "a pause could not be restored");
-                }
-            }
-            Err(error) => tracing::warn!(%error, scope = scope.key.as_str(), "a kept gate is not used"),
-        }
-    }
-}
-
-fn load_gates(job: &Job) -> Result<HashMap<String, Vec<u8>>, QueueError> {
-    let mut kept = HashMap::new();
-    let mut after = String::new();
-    loop {
-        let page = job.load_gates(&after, 1000)?;
-        let last = page.len() < 1000;
-        if let Some(gate) = page.last() {
-            after.clone_from(&gate.key);
-        }
-        kept.extend(page.into_iter().map(|gate| (gate.key, gate.record)));
-        if last {
-            return Ok(kept);
-        }
-    }
 }
 
 impl<G: GateStore> Shared<G> {
@@ -636,6 +551,28 @@ impl<G: GateStore> Shared<G> {
             (self.events)(Event::Renewed { scope, items });
         }
         Ok(())
+    }
+
+    /// Puts the gates of an exit back as the last run left them (P8).
+    async fn restore(&self, scopes: &[BoundScope]) {
+        let mut kept = self.kept_exits.lock().await;
+        if !kept.is_empty() {
+            restore(&mut kept, &*self.gates, scopes).await;
+        }
+    }
+
+    /// Says when no exit can be used any more, once until one can again (E5).
+    fn say_if_no_exit(&self) {
+        let unusable = self.routes.pools().unusable();
+        if self.no_exit.swap(unusable.is_some(), Ordering::Relaxed) {
+            return;
+        }
+        let Some((exits, usable)) = unusable else { return };
+        let wait = match usable {
+            Usable::Failing { next, .. } => Some(next.since(self.gates.now())),
+            Usable::Yes | Usable::Out => None,
+        };
+        (self.events)(Event::NoExit { wait, exits });
     }
 
     /// Says a thing once; it may well happen a million times.
@@ -683,11 +620,7 @@ impl std::fmt::Debug for Run {
 
 /// How long what is in flight may take once the run is to end.
 const GRACE: Duration = Duration::from_secs(2);
+/// How often what went through the exits is saved: that much of it a kill may cost.
+const SAVE_EXITS: Duration = Duration::from_secs(10);
 /// How often the supervisor looks, if nothing calls it.
 const TICK: Duration = Duration::from_millis(50);
-/// Lanes at hand at once. With few items each they take some ten megabytes.
-const WINDOW: usize = 4096;
-/// Lanes that are asked for at once.
-const LANES_PAGE: usize = 512;
-/// Parked items that are woken at once.
-const WAKE: usize = 10_000;

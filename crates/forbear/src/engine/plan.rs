@@ -6,11 +6,18 @@ use std::{
     time::Duration,
 };
 
-use forbear_core::{pace::Rates, scope::ScopeKey};
+use forbear_core::{
+    pace::Rates,
+    scope::{Role, ScopeKey},
+};
 
-use super::route::{LaneParts, Routes, host_and_port};
+use super::{
+    exits::Pools,
+    route::{LaneParts, Routes, host_and_port},
+};
 use crate::{
-    config::Settings,
+    client::Target,
+    config::{ExitSettings, Settings},
     input::{ImportError, Line, Source, scan},
     secrets::Accounts,
 };
@@ -22,6 +29,8 @@ pub struct Plan {
     pub items: u64,
     /// Lines that are none.
     pub bad: u64,
+    /// How many exits requests would go by; 0 where all go directly.
+    pub exits: usize,
     /// The hosts, the slowest first.
     pub hosts: Vec<PlannedHost>,
     /// The least time by the configured rates; none where no rate bounds it.
@@ -35,7 +44,7 @@ pub struct PlannedHost {
     pub origin: String,
     /// How many.
     pub items: u64,
-    /// The scopes that they count for.
+    /// The scopes that they count for; one that each exit has for itself stands here once, with `*` for the exit.
     pub scopes: Vec<String>,
     /// The configured rates: its own, then those of its endpoints that have items.
     pub rate: Option<String>,
@@ -49,7 +58,7 @@ pub struct PlannedHost {
 /// When the input cannot be read.
 pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     let settings = Arc::new(settings.clone());
-    let routes = Routes::new(settings.clone());
+    let routes = Routes::new(settings.clone(), Pools::Direct);
     let accounts = Accounts::new([0; 32], &settings.secrets);
     let mut lanes: BTreeMap<String, u64> = BTreeMap::new();
     let (mut items, mut bad) = (0u64, 0u64);
@@ -69,12 +78,12 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     })?;
     let mut hosts: BTreeMap<String, PlannedHost> = BTreeMap::new();
     // What each scope with rates has to start: the same scopes and rates that the gates of a run have.
-    let mut paced: BTreeMap<ScopeKey, (u64, Rates)> = BTreeMap::new();
+    let mut paced: BTreeMap<ScopeKey, Paced> = BTreeMap::new();
+    let mut exits = 0;
     // Lanes of several accounts have the same endpoints.
     let mut endpoints = BTreeSet::new();
     for (text, count) in &lanes {
         let parts = LaneParts::parse(text);
-        let route = routes.route(parts);
         let (name, port) = host_and_port(parts.origin);
         let of_host = settings.for_host(name, port);
         let host = hosts.entry(parts.origin.to_owned()).or_insert_with(|| PlannedHost {
@@ -85,7 +94,11 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
             least: None,
         });
         host.items += count;
-        for scope in route.scopes.iter() {
+        let by = exits_for(&settings.exits, parts.origin);
+        exits = exits.max(by.map_or(0, |by| by.all));
+        let scopes = routes.scopes(parts, &of_host, by.map(|_| "*"));
+        // The others of a request with an exit have no rates, and nothing falls on them by the plan.
+        for scope in scopes.iter().filter(|scope| matches!(scope.role, Role::Planned | Role::Run)) {
             let shown = scope.key.to_string();
             if !host.scopes.contains(&shown) {
                 host.scopes.push(shown);
@@ -94,11 +107,17 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
             if rates.is_empty() {
                 continue;
             }
-            let (starts, _) = paced.entry(scope.key.clone()).or_insert((0, rates));
-            *starts += count;
+            let share = match by.filter(|_| scope.key.is_by_exit()) {
+                None => 1,
+                Some(Exits { addresses: Some(n), .. }) => n,
+                // There are always more addresses: such a rate takes no time.
+                Some(_) => continue,
+            };
+            let paced = paced.entry(scope.key.clone()).or_insert((0, share, rates));
+            paced.0 += count;
             // What all hosts share is no host's own time.
             if scope.by.is_some() {
-                host.least = host.least.max(Some(rates.least_time(*starts)));
+                host.least = host.least.max(Some(least_time(*paced)));
             }
         }
         let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
@@ -112,8 +131,34 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     }
     let mut hosts: Vec<PlannedHost> = hosts.into_values().collect();
     hosts.sort_by(|a, b| b.least.cmp(&a.least).then(b.items.cmp(&a.items)));
-    let least = paced.into_values().map(|(starts, rates)| rates.least_time(starts)).max();
-    Ok(Plan { items, bad, hosts, least })
+    let least = paced.into_values().map(least_time).max();
+    Ok(Plan { items, bad, exits, hosts, least })
+}
+
+/// Starts of a scope, among how many exits that have it each for itself, and its rates.
+type Paced = (u64, u64, Rates);
+
+/// The exits share the work evenly, at best.
+fn least_time((starts, exits, rates): Paced) -> Duration {
+    rates.least_time(starts.div_ceil(exits))
+}
+
+/// The exits of an origin.
+#[derive(Clone, Copy, Debug)]
+struct Exits {
+    all: usize,
+    /// How many addresses they are; none where one of them is a gateway, each session of which is one.
+    addresses: Option<u64>,
+}
+
+/// By how many exits requests to an origin go; none for the direct way.
+fn exits_for(exits: &ExitSettings, origin: &str) -> Option<Exits> {
+    if !exits.list.is_empty() {
+        let (all, gateway) = (exits.list.len(), exits.list.iter().any(|exit| exit.gateway));
+        return Some(Exits { all, addresses: (!gateway).then_some(all as u64) });
+    }
+    let target = Target::parse(origin).ok()?;
+    exits.environment.for_target(&target).map(|_| Exits { all: 1, addresses: Some(1) })
 }
 
 #[cfg(test)]
@@ -154,6 +199,35 @@ mod tests {
             assert_eq!(host.rate.as_deref(), rate, "{config}");
             assert_eq!(host.least, of_host.map(Duration::from_millis), "{config}");
             assert_eq!(plan.least, of_all.map(Duration::from_millis), "{config}");
+        }
+    }
+
+    #[test]
+    fn c1_a_rate_that_counts_by_exit_is_shared_by_the_exits() {
+        let pages: Vec<String> = (0..81).map(|page| format!("http://a.example/{page}")).collect();
+        let pages: Vec<&str> = pages.iter().map(String::as_str).collect();
+        let list = |n: u32, word: &str| {
+            let exits: Vec<String> = (1..=n).map(|i| format!("{{ url = 'http://p{i}'{word} }}")).collect();
+            format!("[exits]\nlist = [{}]\n[hosts.'*']\nrate = '5/s'\n", exits.join(", "))
+        };
+        let (plain, gateways) = (list(8, ""), list(8, ", gateway = true"));
+        let by_exit = |rest: &str| format!("scope = ['origin+exit']\n{rest}");
+        let run = |rest: &str| format!("rate = '10/s'\n{rest}");
+        let (all, each) = ("http://a.example", "http://a.example exit=*");
+        for (config, scopes, of_host, of_all) in [
+            (plain.clone(), &[all, each][..], Some(16), Some(16)),
+            (by_exit(&plain), &[each], Some(2), Some(2)),
+            (by_exit(&list(1, "")), &[each], Some(16), Some(16)),
+            (run(&by_exit(&plain)), &["run", each], Some(2), Some(8)),
+            (by_exit(&gateways), &[each], None, None),
+            (gateways, &[all, each], Some(16), Some(16)),
+            (by_exit("hosts.'*'.rate = '5/s'"), &[all], Some(16), Some(16)),
+        ] {
+            let plan = plan_of(&config, &pages);
+            assert_eq!(plan.exits, config.matches("http://p").count(), "{config}");
+            assert_eq!(plan.hosts[0].scopes, scopes, "{config}");
+            assert_eq!(plan.hosts[0].least, of_host.map(Duration::from_secs), "{config}");
+            assert_eq!(plan.least, of_all.map(Duration::from_secs), "{config}");
         }
     }
 

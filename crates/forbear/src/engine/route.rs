@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    hash::BuildHasher,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,15 +10,18 @@ use std::{
 };
 
 use forbear_core::{
+    exit::{ExitId, Pick},
     hint::Profile,
     policy::{BoundScope, ItemPolicy, ScopePolicy},
-    scope::{Combination, Parts, ScopeKey, ScopePlan},
+    scope::{Combination, Parts, Role, Scope, ScopeKey, ScopePlan, origins_own},
 };
 use parking_lot::Mutex;
 
+use super::exits::{Pool, Pools, waits_for_exits};
 use crate::{
     client::Target,
     config::{Endpoint, HostSettings, SecretHeader, Settings},
+    exit::Members,
 };
 
 /// The text that names a lane in the job: its origin, account and endpoint. Items with the same text share all scopes.
@@ -54,15 +58,49 @@ impl<'a> LaneParts<'a> {
 }
 
 /// Everything that holds for the requests of one lane.
-#[derive(Debug)]
 pub(super) struct Route {
-    /// Widest first; the run's own before them where it has a rate.
+    /// The text of its origin.
+    pub(super) origin: Arc<str>,
+    /// Widest first; the run's own before them where it has a rate. Of the direct way: an exit has its own beside them.
     pub(super) scopes: Arc<[BoundScope]>,
+    /// The exits that it goes by; none for the direct way.
+    pub(super) pool: Option<Arc<Pool>>,
+    /// Where its lane waits for an exit.
+    pub(super) waits_for_exits: ScopeKey,
+    /// A hash of the account's name.
+    pub(super) account: Option<u64>,
+    parts: Box<str>,
+    by_exit: Mutex<ByExit>,
     pub(super) profile: Option<&'static Profile>,
     /// Its requests carry credentials that belong to somebody: a 401 is about those.
     pub(super) has_account: bool,
     pub(super) headers: Vec<SecretHeader>,
     pub(super) stats: Arc<HostStats>,
+}
+
+/// The scopes of requests by address: an exit, or a session of a gateway.
+type ByExit = HashMap<(ExitId, u64), Arc<[BoundScope]>, foldhash::fast::RandomState>;
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Route").field("scopes", &self.scopes).finish_non_exhaustive()
+    }
+}
+
+impl Route {
+    /// The scopes of a request that goes by an exit, where they are at hand.
+    pub(super) fn through(&self, exits: &Members, pick: &Pick) -> Option<Arc<[BoundScope]>> {
+        self.by_exit.lock().get(&exits.address(pick)).cloned()
+    }
+
+    /// Keeps them at hand, once their gates are as the last run left them.
+    pub(super) fn keep(&self, exits: &Members, pick: &Pick, scopes: Arc<[BoundScope]>) -> Arc<[BoundScope]> {
+        let mut by_exit = self.by_exit.lock();
+        if by_exit.len() >= EXITS_AT_HAND {
+            by_exit.clear();
+        }
+        by_exit.entry(exits.address(pick)).or_insert(scopes).clone()
+    }
 }
 
 /// What was seen of one origin: the row of the table at the end.
@@ -76,7 +114,7 @@ pub struct HostStats {
     pub failed: AtomicU64,
     /// Requests refused.
     pub refused: AtomicU64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: AtomicU64,
     /// Bytes of body received.
     pub bytes: AtomicU64,
@@ -93,11 +131,11 @@ impl HostStats {
 }
 
 /// Makes routes, and remembers what several of them share.
-#[derive(Debug)]
 pub(super) struct Routes {
     settings: Arc<Settings>,
     pub(super) item: ItemPolicy,
     run: Option<BoundScope>,
+    pools: Pools,
     shared: Mutex<Shared>,
 }
 
@@ -109,43 +147,70 @@ struct Shared {
 }
 
 impl Routes {
-    pub(super) fn new(settings: Arc<Settings>) -> Routes {
+    pub(super) fn new(settings: Arc<Settings>, pools: Pools) -> Routes {
         let item = settings.item_policy();
         let run = settings.rate.map(|rate| BoundScope {
             key: ScopeKey::run(),
             by: None,
-            policy: Arc::new(ScopePolicy {
-                rates: rate.into(),
-                learn: false,
-                concurrency_start: u32::MAX,
-                concurrency_max: u32::MAX,
-                ..ScopePolicy::default()
-            }),
+            role: Role::Run,
+            policy: Arc::new(ScopePolicy { rates: rate.into(), ..unbounded(ScopePolicy::default()) }),
         });
-        Routes { settings, item, run, shared: Mutex::default() }
+        Routes { settings, item, run, pools, shared: Mutex::default() }
+    }
+
+    /// The exits of the run.
+    pub(super) fn pools(&self) -> &Pools {
+        &self.pools
     }
 
     /// The route of a lane. It walks all host tables: once a lane, not once a request.
     pub(super) fn route(&self, parts: LaneParts<'_>) -> Route {
         let (host, port) = host_and_port(parts.origin);
         let of_host = self.settings.for_host(host, port);
+        let profile =
+            of_host.service.as_deref().and_then(Profile::by_name).or_else(|| Profile::for_host(host));
+        let hash = |name: &str| foldhash::fast::FixedState::default().hash_one(name);
+        Route {
+            origin: parts.origin.into(),
+            scopes: self.scopes(parts, &of_host, None),
+            pool: self.pools.of(parts.origin),
+            waits_for_exits: waits_for_exits(parts.origin),
+            account: parts.account.map(hash),
+            parts: parts.text().into(),
+            by_exit: Mutex::default(),
+            profile,
+            has_account: parts.account.is_some(),
+            headers: of_host.headers,
+            stats: self.stats(parts.origin),
+        }
+    }
+
+    /// The scopes of a route's request that goes by an exit, put together anew.
+    pub(super) fn through(&self, route: &Route, exits: &Members, pick: &Pick) -> Arc<[BoundScope]> {
+        let parts = LaneParts::parse(&route.parts);
+        let (host, port) = host_and_port(parts.origin);
+        self.scopes(parts, &self.settings.for_host(host, port), Some(&exits.scope_name(pick)))
+    }
+
+    /// The scopes of a lane's requests through an exit of this name, or on the direct way.
+    pub(super) fn scopes(
+        &self,
+        parts: LaneParts<'_>,
+        of_host: &HostSettings,
+        exit: Option<&str>,
+    ) -> Arc<[BoundScope]> {
+        let (host, port) = host_and_port(parts.origin);
         let endpoint = parts.endpoint.and_then(|name| of_host.endpoint_named(name));
         let plan = ScopePlan::new(of_host.scope.clone().unwrap_or_else(|| self.settings.scope.clone()));
         let group = self.settings.group_of(host, port).map(|group| group.name.as_str());
-        let named = Parts { origin: parts.origin, account: parts.account, endpoint: parts.endpoint, group };
-        let scopes = plan.scopes(&named).into_iter().map(|scope| {
-            let by = scope.by.unwrap_or(Combination::ORIGIN);
-            BoundScope { key: scope.key, by: scope.by, policy: self.policy(&of_host, endpoint, by) }
+        let (origin, account) = (parts.origin, parts.account);
+        let scopes = plan.scopes(&Parts { origin, account, endpoint: parts.endpoint, group, exit });
+        let of_the_host = origins_own(&scopes);
+        let bound = scopes.into_iter().enumerate().map(|(i, scope)| {
+            let policy = self.policy(of_host, endpoint, &scope, of_the_host == Some(i));
+            BoundScope { key: scope.key, by: scope.by, role: scope.role, policy }
         });
-        let profile =
-            of_host.service.as_deref().and_then(Profile::by_name).or_else(|| Profile::for_host(host));
-        Route {
-            scopes: self.run.clone().into_iter().chain(scopes).collect(),
-            profile,
-            has_account: parts.account.is_some(),
-            headers: of_host.headers.clone(),
-            stats: self.stats(parts.origin),
-        }
+        self.run.clone().into_iter().chain(bound).collect()
     }
 
     /// The name of the endpoint that a target belongs to: the item's own word, else the first pattern that matches.
@@ -170,17 +235,28 @@ impl Routes {
         self.shared.lock().stats.iter().map(|(origin, stats)| (origin.clone(), stats.clone())).collect()
     }
 
-    fn policy(&self, host: &HostSettings, endpoint: Option<&Endpoint>, by: Combination) -> Arc<ScopePolicy> {
+    fn policy(
+        &self,
+        host: &HostSettings,
+        endpoint: Option<&Endpoint>,
+        scope: &Scope,
+        of_the_host: bool,
+    ) -> Arc<ScopePolicy> {
         let s = &self.settings;
-        let (rate, concurrency) = match (by.endpoint, by.account || by.group) {
-            (true, _) => (endpoint.and_then(|e| e.rate), endpoint.and_then(|e| e.concurrency)),
-            (false, true) => (None, None),
-            (false, false) => (host.rate, host.concurrency.or(s.host_concurrency)),
+        let by = scope.by.unwrap_or(Combination::ORIGIN);
+        let (rate, concurrency) = match scope.role {
+            Role::Exit => (None, s.exits.concurrency),
+            Role::Behind | Role::Run => (None, None),
+            Role::Planned if by.endpoint => {
+                (endpoint.and_then(|e| e.rate), endpoint.and_then(|e| e.concurrency))
+            }
+            Role::Planned if of_the_host => (host.rate, host.concurrency.or(s.host_concurrency)),
+            Role::Planned => (None, None),
         };
         let mut policy = s.scope_policy(rate, concurrency);
         // What a configured number bounds, or an origin, starts small; the others follow from the origins below them.
-        if by != Combination::ORIGIN && concurrency.is_none() {
-            policy.concurrency_start = policy.concurrency_max;
+        if scope.role == Role::Exit || (!of_the_host && concurrency.is_none()) {
+            policy = policy.beside(scope.role);
         }
         let mut shared = self.shared.lock();
         if let Some(same) = shared.policies.iter().find(|known| ***known == policy) {
@@ -203,6 +279,11 @@ impl Routes {
     }
 }
 
+/// A policy that bounds nothing but what is written in it.
+fn unbounded(policy: ScopePolicy) -> ScopePolicy {
+    ScopePolicy { learn: false, concurrency_start: u32::MAX, concurrency_max: u32::MAX, ..policy }
+}
+
 /// Host and port of an origin's text.
 pub(super) fn host_and_port(origin: &str) -> (&str, u16) {
     let (scheme, authority) = origin.split_once("://").unwrap_or(("http", origin));
@@ -216,6 +297,8 @@ pub(super) fn host_and_port(origin: &str) -> (&str, u16) {
 /// Origins with a row of their own; what comes after them is counted together.
 const HOSTS_APART: usize = 10_000;
 const OTHERS: &str = "(other hosts)";
+/// Exits whose scopes a route keeps at hand; those of others are put together anew.
+const EXITS_AT_HAND: usize = 1024;
 /// Different policies that are looked through for an equal one; beyond it each route has its own.
 const POLICIES_SHARED: usize = 64;
 
@@ -245,7 +328,7 @@ mod tests {
             .hosts
             .push(("a".parse().unwrap(), HostSettings { rate: Some(rate), ..HostSettings::default() }));
         settings.rate = Some("100/s".parse().unwrap());
-        let routes = Routes::new(Arc::new(settings));
+        let routes = Routes::new(Arc::new(settings), Pools::Direct);
         let route = routes.route(LaneParts { origin: "http://a:81", account: Some("k"), endpoint: None });
         let names: Vec<&str> = route.scopes.iter().map(|s| s.key.as_str()).collect();
         assert_eq!(names, ["run", "http://a:81", "http://a:81 account=k"]);

@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::atomic::Ordering, time::Duration};
 
-use forbear_core::time::Timestamp;
-use forbear_store::queue::Counts;
+use forbear_core::{exit::Tally, time::Timestamp};
+use forbear_store::queue::{self, Counts};
 
 use super::Shared;
+use crate::exit::ExitRow;
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,6 +19,8 @@ pub enum End {
     Stalled,
     /// What is left waits for the next run, or for new credentials.
     NothingDue,
+    /// No exit can be used, and work is left (E5).
+    NoExit,
     /// It was asked to stop.
     Interrupted,
     /// It cannot go on.
@@ -57,7 +60,7 @@ pub struct HostRow {
     pub failed: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: u64,
     /// Bytes of body, decoded.
     pub bytes: u64,
@@ -65,6 +68,15 @@ pub struct HostRow {
     pub pauses: u64,
     /// Probes sent.
     pub probes: u64,
+}
+
+/// How many exits there are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ExitCount {
+    /// Those that neither fail nor are out.
+    pub usable: usize,
+    /// All of them.
+    pub all: usize,
 }
 
 /// The end of a run.
@@ -82,6 +94,10 @@ pub struct Summary {
     pub elapsed: Duration,
     /// A row for each origin, the busiest first.
     pub hosts: Vec<HostRow>,
+    /// A row for each exit, in the order of the list. Empty where none were given.
+    pub exits: Vec<ExitRow>,
+    /// Work is left, and no exit could be used at the end (E5).
+    pub no_exit: bool,
 }
 
 impl Summary {
@@ -115,6 +131,31 @@ pub(super) fn rows<G>(shared: &Shared<G>) -> Vec<HostRow> {
     rows
 }
 
+/// How many exits can be used; none where none were given.
+pub(super) fn exit_count<G>(shared: &Shared<G>) -> Option<ExitCount> {
+    let counts = shared.routes.pools().iter().map(|pool| pool.count());
+    counts.reduce(|a, b| ExitCount { usable: a.usable + b.usable, all: a.all + b.all })
+}
+
+/// Keeps with the job what went through each exit.
+pub(super) fn save_exits<G>(shared: &Shared<G>) {
+    let rows = exit_rows(shared).iter().map(queue::ExitRow::from).collect();
+    // An error is the job's, and whoever hands it an item meets it.
+    let _ = shared.job.save_exits(rows);
+}
+
+fn exit_rows<G>(shared: &Shared<G>) -> Vec<ExitRow> {
+    shared.routes.pools().iter().flat_map(|pool| pool.rows()).collect()
+}
+
+impl From<&ExitRow> for queue::ExitRow {
+    fn from(row: &ExitRow) -> queue::ExitRow {
+        let Tally { requests, done, refused, blocked, faults, bytes } = row.tally;
+        let (name, state) = (row.name.clone(), row.state.to_owned());
+        queue::ExitRow { name, state, requests, done, refused, blocked, faults, bytes, cost: row.cost }
+    }
+}
+
 pub(super) fn of<G>(
     shared: &Shared<G>,
     counts: Counts,
@@ -123,5 +164,15 @@ pub(super) fn of<G>(
     resume_at: Option<Timestamp>,
     elapsed: Duration,
 ) -> Summary {
-    Summary { counts, end, broken, resume_at, elapsed, hosts: rows(shared) }
+    let no_exit = counts.open() > 0 && shared.routes.pools().unusable().is_some();
+    Summary {
+        counts,
+        end,
+        broken,
+        resume_at,
+        elapsed,
+        hosts: rows(shared),
+        exits: exit_rows(shared),
+        no_exit,
+    }
 }

@@ -1,21 +1,19 @@
 //! A worker: takes the next item that may start, sends it, and acts on what came back.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use forbear_core::{
-    attempt::{Ask, News},
+    attempt::{Finding, News},
+    exit::ExitChange,
     gate::{Cause, Change, Gate, Snapshot},
     hint::Reading,
     outcome::Outcome,
     scope::ScopeKey,
     time::Timestamp,
-    verdict::{History, Verdict, verdict},
+    verdict::{History, Verdict, Way, verdict},
 };
 use forbear_store::{
-    gate::{GateRecord, GateStore, Refused, StoreError},
+    gate::{GateRecord, GateStore, Refused},
     queue::{self, Ending, Finish, Until},
 };
 
@@ -23,33 +21,17 @@ use super::{
     Shared,
     events::{Event, seconds},
     exchange::{Attempt, is_idempotent, said},
-    front::{Hop, LaneKey, Work},
-    route::{HostStats, LaneParts, Route},
+    exits::Out,
+    front::{Hop, Work},
+    next::{Course, Started},
+    route::{HostStats, LaneParts},
 };
 use crate::{
     bodies::Place,
     client::Target,
-    permit::{self, Admission, Answer},
+    permit::Admission,
     record::{self, BodyField, ItemId, Record},
 };
-
-/// What a worker has in its hands.
-pub(super) struct Started<G: GateStore> {
-    lane: LaneKey,
-    work: Box<Work>,
-    route: Arc<Route>,
-    admission: Admission<G>,
-}
-
-/// What a worker finds when it looks for work.
-enum Look {
-    /// A lane wants its next page.
-    Load(LaneKey),
-    /// An item that may be asked for.
-    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, changes: u64, turn: bool },
-    /// Nothing: the worker counts as idle.
-    Nothing,
-}
 
 impl<G: GateStore> Shared<G> {
     /// Works until the run stops.
@@ -59,143 +41,9 @@ impl<G: GateStore> Shared<G> {
         }
     }
 
-    /// Waits for an item that may start now. `None` when nothing is to be started any more.
-    async fn next(&self) -> Option<Started<G>> {
-        loop {
-            if self.stopping.load(Ordering::Acquire) {
-                self.idle.notify_one(); // and so on, until all have heard
-                return None;
-            }
-            let now = self.gates.now();
-            let (lane, work, route, changes, turn) = match self.look(now) {
-                Look::Load(lane) => {
-                    self.load(lane).await;
-                    continue;
-                }
-                Look::Nothing => {
-                    // It is counted as idle since the look, so whoever brings work leaves a permit to wake by.
-                    self.idle.notified().await;
-                    self.front.lock().idle -= 1;
-                    continue;
-                }
-                Look::Item { lane, work, route, changes, turn } => (lane, work, route, changes, turn),
-            };
-            let Some(route) = route else {
-                self.give_back(lane, work);
-                continue;
-            };
-            let ask = Ask {
-                cost: work.item.request.cost.unwrap_or(1),
-                first: work.tries == 0 && work.hop.is_none(),
-            };
-            match permit::acquire(&self.gates, &route.scopes, ask).await {
-                Ok(Answer::Admitted(admission)) => {
-                    if turn {
-                        self.pass_turn(lane);
-                    }
-                    return Some(Started { lane, work, route, admission });
-                }
-                Ok(Answer::Wait { until, cause, .. }) => self.defer(lane, work, until, cause, changes),
-                Ok(Answer::Full { scope }) => {
-                    let mut front = self.front.lock();
-                    front.busy -= 1;
-                    if front.changes == changes {
-                        front.frontier.block(lane, work, &route.scopes[scope].key);
-                    } else {
-                        front.frontier.defer(lane, work, now); // somebody came back meanwhile
-                    }
-                }
-                Err(error) => self.without_store(lane, work, &error, now),
-            }
-        }
-    }
-
-    /// What there is to do, if anything.
-    fn look(&self, now: Timestamp) -> Look {
-        let mut front = self.front.lock();
-        if let Some(lane) = front.frontier.next_load() {
-            return Look::Load(lane);
-        }
-        let Some((lane, work)) = front.frontier.next(now) else {
-            front.idle += 1;
-            if let Some(at) = front.frontier.next_timer() {
-                self.timer.arm(self.instant(at));
-            }
-            return Look::Nothing;
-        };
-        front.busy += 1;
-        if front.idle > 0 && front.frontier.is_ready(now) {
-            self.idle.notify_one(); // each one who finds work calls the next
-        }
-        let turn = front.frontier.has_turn(lane);
-        Look::Item { lane, work, route: front.route(lane), changes: front.changes, turn }
-    }
-
-    /// Lets the next lane ask that waits for a place in the same scope.
-    fn pass_turn(&self, lane: LaneKey) {
-        let mut front = self.front.lock();
-        front.frontier.pass_turn(lane);
-        if front.idle > 0 {
-            self.idle.notify_one();
-        }
-    }
-
-    fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, changes: u64) {
-        let mut front = self.front.lock();
-        front.busy -= 1;
-        // Only a change of state ends a pause early; a slot comes when it comes.
-        let news = cause != Cause::Pace && front.changes != changes;
-        front.frontier.defer(lane, work, if news { Timestamp::ZERO } else { until });
-        if news {
-            front.frontier.wake(lane);
-        } else if until != Timestamp::MAX {
-            self.timer.arm(self.instant(until));
-        }
-    }
-
-    fn without_store(&self, lane: LaneKey, work: Box<Work>, error: &StoreError, now: Timestamp) {
-        self.warn_once(error.to_string());
-        let mut front = self.front.lock();
-        front.busy -= 1;
-        front.frontier.defer(lane, work, now.plus(Duration::from_secs(1)));
-    }
-
-    /// Reads a lane's next page. Claims take microseconds and never wait for a sync.
-    async fn load(&self, lane: LaneKey) {
-        let LaneKey::Stored(id) = lane else { return };
-        let page = (AT_HAND_MAX / self.front.lock().frontier.lanes().max(1)).clamp(PAGE.0, PAGE.1);
-        let items = match self.job.claim(id, page).await {
-            Ok(items) => items,
-            Err(error) => {
-                self.stop_for(&error);
-                return;
-            }
-        };
-        let more = items.len() == page;
-        let works =
-            items.into_iter().map(|item| Box::new(Work { item, hop: None, refused_at: None, tries: 0 }));
-        let mut front = self.front.lock();
-        front.frontier.set_low(page / 2);
-        front.frontier.loaded(lane, works, more);
-        if front.idle > 0 {
-            self.idle.notify_one();
-        }
-    }
-
-    /// Gives an item back to the job as it is.
-    fn give_back(&self, lane: LaneKey, work: Box<Work>) {
-        {
-            let mut front = self.front.lock();
-            front.busy -= 1;
-            front.frontier.finished(lane, []);
-        }
-        if let Err(error) = self.job.release(work.item) {
-            self.stop_for(&error);
-        }
-    }
-
     async fn attempt(&self, started: Started<G>) {
-        let Started { lane, mut work, route, admission } = started;
+        let Started { mut work, course, admission } = started;
+        let Course { route, scopes, out, .. } = &course;
         let sent_at = admission.at();
         HostStats::add(&route.stats.sent, 1);
         if admission.is_probe() {
@@ -213,34 +61,59 @@ impl<G: GateStore> Shared<G> {
             self.once.lock().insert(work.item.lease.seq(), work.item.clone());
         }
         let (mut attempt, reading, outcome) = if admission.is_probe() {
-            self.exchange_as_probe(&work, &route, &admission).await
+            self.exchange_as_probe(&work, &course, &admission).await
         } else {
-            self.exchange(&work, &route, admission.permit()).await
+            self.exchange(&work, &course, admission.permit()).await
         };
         if once {
             self.once.lock().remove(&work.item.lease.seq());
         }
         HostStats::add(&route.stats.bytes, attempt.bytes);
+        // A proxy may repeat what it was told, in a page or a header: nobody is told that (K1).
+        attempt.error = attempt.error.map(|error| course.hide(error));
+        let read = reading.as_ref().map(|reading| course.hide(said(reading)));
+        let roll = fastrand::f64();
+        let judged = out.as_ref().map(|out| {
+            let judged =
+                out.pool.members.judge(&out.pick, &outcome, attempt.received, self.gates.now(), roll);
+            self.hear(out, judged.change, attempt.error.as_deref());
+            judged
+        });
+        let outcome = judged.as_ref().map_or(outcome, |judged| judged.outcome);
         match &outcome {
             Outcome::Refused(_) => HostStats::add(&route.stats.refused, 1),
+            // An exit's own fault stands in the exit's row (E1).
             Outcome::Overloaded | Outcome::Fault { .. } | Outcome::NotTaken => {
                 HostStats::add(&route.stats.faults, 1);
             }
             _ => {}
         }
         let number = work.item.lease.seq().0;
-        let roll = fastrand::f64();
+        let finding = Finding {
+            outcome: &outcome,
+            reading: reading.as_ref(),
+            item: number,
+            roll,
+            exit: judged.as_ref().map(|judged| judged.through),
+        };
         let keep = |news: &News, gates: &[Gate], now: Timestamp| match news.change {
             Change::None | Change::ProbeFree => None,
             Change::Closed { .. } | Change::Reopened => {
                 gates.get(news.scope).map(|gate| (gate.snapshot(), now))
             }
         };
-        let reported = admission.report(&outcome, reading.as_ref(), number, roll, keep).await;
+        let (mut way, mut left) = (Way::Direct, judged.as_ref().is_some_and(|judged| judged.left));
+        let reported = admission.report(&finding, keep).await;
         let (granted, now) = match reported {
             Ok((news, kept)) => {
-                attempt.stopped = news.account_stopped.then(|| route.scopes[news.scope].key.clone());
-                self.tell(&news, kept, &work, &route, reading.as_ref());
+                attempt.stopped = news.account_stopped.then(|| scopes[news.scope].key.clone());
+                if let (Some(out), Some(judged)) = (out, &judged) {
+                    let shut = kept.as_ref().map(|(gate, _)| gate.paused_until);
+                    let settled =
+                        out.pool.members.settle(&out.pick, judged, &news, scopes, shut, work.blocked);
+                    (way, left) = (settled.way, settled.left);
+                }
+                self.tell(&news, kept, &work, &course, read.as_deref());
                 (news.retry_granted, self.gates.now())
             }
             Err(error) => {
@@ -248,29 +121,62 @@ impl<G: GateStore> Shared<G> {
                 (true, self.gates.now())
             }
         };
+        if let (Some(out), Some(judged)) = (out, judged) {
+            if left {
+                out.pool.leave(out);
+            }
+            let (not, keep) = out.pool.members.wishes(&out.pick, &judged);
+            (work.not, work.keep) = (not, keep.or(work.keep));
+            self.call(judged.freed);
+        }
         // The slot is free: whoever waits for it may have it, while this result is being written.
-        let history = history(&work, attempt.stopped.is_some());
-        if matches!(outcome, Outcome::Refused(_)) {
-            work.refused_at = Some(now);
-            work.item.counters.refusals += 1;
-            work.item.counters.limited += 1;
+        let history = history(&work, attempt.stopped.is_some(), way);
+        match outcome {
+            Outcome::Refused(_) => {
+                work.refused_at = Some(now);
+                work.item.counters.refusals += 1;
+                work.item.counters.limited += 1;
+            }
+            Outcome::Blocked { .. } => work.blocked += 1,
+            _ => {}
         }
         if let Some(next) = attempt.next.take() {
-            self.follow(lane, work, &route, next);
+            (work.keep, work.not) = (out.as_ref().map(|out| out.pick.exit), None);
+            self.follow(work, &course, next);
             return;
         }
         let verdict = verdict(&outcome, &history, &self.routes.item, granted, roll);
-        let said = attempt.error.clone().or_else(|| reading.as_ref().map(said));
-        self.settle(lane, work, &route, attempt, verdict, now, said).await;
+        work.item.counters.attempts += u32::from(verdict.counts(&outcome));
+        let said = attempt.error.clone().or(read);
+        self.settle(work, &course, attempt, verdict, now, said).await;
+    }
+
+    /// What happened to an exit, for whoever watches.
+    fn hear(&self, out: &Out, change: ExitChange, said: Option<&str>) {
+        let name = out.pool.members.name(out.pick.exit);
+        let said = said.unwrap_or_default();
+        let event = match change {
+            ExitChange::None => return,
+            ExitChange::Failed { until } => {
+                let wait = until.since(self.gates.now());
+                Event::ExitFails { name: name.to_string(), wait, said: said.to_owned() }
+            }
+            ExitChange::Out => Event::ExitOut { name: name.to_string(), said: said.to_owned() },
+            ExitChange::Recovered => Event::ExitServes { name: name.to_string() },
+        };
+        (self.events)(event);
+        if out.pool.members.concerns_all(change) {
+            let mut front = self.front.lock();
+            front.wake_all();
+            self.idle.notify_one();
+        }
     }
 
     /// Acts on the verdict.
-    #[allow(clippy::too_many_arguments, reason = "one place where an attempt ends, called once")]
     async fn settle(
         &self,
-        lane: LaneKey,
         mut work: Box<Work>,
-        route: &Route,
+        course: &Course,
         attempt: Attempt,
         verdict: Verdict,
         now: Timestamp,
@@ -278,7 +184,7 @@ impl<G: GateStore> Shared<G> {
     ) {
         let said = said.unwrap_or_default();
         let park = |work: Box<Work>, until: Until, reason: String| {
-            self.finished(lane, route);
+            self.finished(course, Fate::Again);
             let counters = work.item.counters.clone();
             if let Err(error) = self.job.park(work.item.lease, until, reason, counters) {
                 self.stop_for(&error);
@@ -286,51 +192,59 @@ impl<G: GateStore> Shared<G> {
         };
         match verdict {
             Verdict::Retry { after } => {
-                work.item.counters.attempts += u32::from(!matches!(after, Duration::ZERO));
                 work.item.counters.error = Some(said);
-                self.hold(lane, work, route, now.plus(after));
+                self.hold(work, course, now.plus(after));
+            }
+            Verdict::Elsewhere { after } => {
+                work.item.counters.error = Some(said);
+                self.hold(work, course, now.plus(after));
             }
             Verdict::Hold { told } => {
                 work.item.counters.error = Some(said);
-                self.hold(lane, work, route, now.plus(told));
+                self.hold(work, course, now.plus(told));
             }
             Verdict::Park { wait, told } => {
-                match work.refused_at {
-                    None => work.item.counters.attempts += 1,
+                if work.refused_at.is_some() {
                     // What it will have waited when it is claimed again: nobody has it in hand until then.
-                    Some(_) => work.item.counters.waited += wait,
+                    work.item.counters.waited += wait;
                 }
                 work.item.counters.error = Some(said.clone());
-                let reason = format!("limited, told to wait {} ({said})", seconds(told));
+                let reason = match work.refused_at {
+                    Some(_) => format!("limited, told to wait {} ({said})", seconds(told)),
+                    None => format!("too many retries at once, put off for {} ({said})", seconds(told)), // V3
+                };
                 park(work, Until::Time(wall_now().plus(wait)), reason);
             }
             Verdict::ParkForNextRun => {
-                let reason = format!("refused {} times in this run ({said})", work.item.counters.refusals);
+                let reason = match work.item.counters.refusals {
+                    0 => format!("not carried by any exit in {} tries of this run ({said})", work.tries),
+                    refusals => format!("refused {refusals} times in this run ({said})"),
+                };
                 park(work, Until::NextRun, reason);
             }
             Verdict::ParkForCredentials => {
                 let scope = attempt.stopped.map(|scope| scope.to_string()).unwrap_or_default();
                 park(work, Until::Credentials(scope), format!("credentials refused ({said})"));
             }
-            Verdict::Done => self.finish(lane, work, route, attempt, Ending::Done, None).await,
+            Verdict::Done => self.finish(work, course, attempt, Ending::Done, None).await,
             Verdict::Fail(reason) => {
                 let words = reason.as_str().to_owned();
                 work.item.counters.error = Some(said.clone());
-                self.finish(lane, work, route, attempt, Ending::Failed, Some((words, said))).await;
+                self.finish(work, course, attempt, Ending::Failed, Some((words, said))).await;
             }
             Verdict::Unknown => {
                 let words = NOBODY_KNOWS.to_owned();
                 work.item.counters.error = Some(said.clone());
-                self.finish(lane, work, route, attempt, Ending::Unknown, Some((words, said))).await;
+                self.finish(work, course, attempt, Ending::Unknown, Some((words, said))).await;
             }
         }
     }
 
     /// Keeps an item in hand. Where too many are kept, it is parked instead: everything is bounded (C4).
-    fn hold(&self, lane: LaneKey, work: Box<Work>, route: &Route, at: Timestamp) {
+    fn hold(&self, work: Box<Work>, course: &Course, at: Timestamp) {
         let full = self.front.lock().frontier.held() >= HELD_MAX;
         if full {
-            self.finished(lane, route);
+            self.finished(course, Fate::Again);
             let until = Until::Time(wall_now().plus(at.since(self.gates.now())));
             let counters = work.counters_at(at);
             let parked = self.job.park(work.item.lease, until, "many items wait", counters);
@@ -340,36 +254,55 @@ impl<G: GateStore> Shared<G> {
             return;
         }
         let mut front = self.front.lock();
-        front.frontier.hold(lane, work, at);
+        front.frontier.hold(course.lane, work, at);
         drop(front);
-        self.finished(lane, route);
+        self.finished(course, Fate::Again);
         self.timer.arm(self.instant(at));
     }
 
     /// The request is off the wire, and its item out of the worker's hands or on the way to the job.
-    fn finished(&self, lane: LaneKey, route: &Route) {
+    fn finished(&self, course: &Course, fate: Fate) {
+        let now = self.gates.now();
         let mut front = self.front.lock();
         front.busy -= 1;
+        let before = front.multiplier.share();
+        match fate {
+            Fate::Hop => {} // every item of the site may have one, and nothing failed
+            Fate::Again => _ = front.multiplier.sent(now),
+            Fate::Ended => {
+                front.multiplier.sent(now);
+                front.multiplier.ended();
+            }
+        }
+        let changed = front.multiplier.share() != before;
         front.changes += 1;
-        front.frontier.finished(lane, route.scopes.iter().map(|scope| &scope.key));
+        front.frontier.finished(course.lane, course.scopes.iter().map(|scope| &scope.key));
+        if course.out.is_some() {
+            front.frontier.freed(&course.route.waits_for_exits);
+        }
         if front.busy == 0 && front.frontier.at_hand() == 0 {
             self.ended.notify_one(); // the last of what is at hand: the run may be over
+        }
+        if changed {
+            let (value, share) = (front.multiplier.value().unwrap_or(1.0), front.multiplier.share());
+            drop(front);
+            self.idle.notify_waiters();
+            (self.events)(Event::Multiplier { value, share });
         }
     }
 
     async fn finish(
         &self,
-        lane: LaneKey,
-        mut work: Box<Work>,
-        route: &Route,
+        work: Box<Work>,
+        course: &Course,
         attempt: Attempt,
         ending: Ending,
         words: Option<(String, String)>,
     ) {
-        self.finished(lane, route);
-        let counter = if ending == Ending::Done { &route.stats.done } else { &route.stats.failed };
+        self.finished(course, Fate::Ended);
+        let stats = &course.route.stats;
+        let counter = if ending == Ending::Done { &stats.done } else { &stats.failed };
         HostStats::add(counter, 1);
-        work.item.counters.attempts += 1; // the last one, however it ended
         let item = &work.item;
         let (reason, error) = words.unzip();
         let (file, shown, memory) = match attempt.body.map(|stored| stored.place) {
@@ -385,7 +318,7 @@ impl<G: GateStore> Shared<G> {
             attempts: item.counters.attempts,
             limited: item.counters.limited,
             waited: item.counters.waited,
-            exit: Some("direct"),
+            exit: Some(course.exit_name()),
             final_url,
             headers: attempt.status.is_some().then_some(&attempt.headers),
             bytes: attempt.status.is_some().then_some(attempt.bytes),
@@ -398,6 +331,7 @@ impl<G: GateStore> Shared<G> {
             reason: reason.as_deref(),
             started_at: item.counters.started_at,
             finished_at: Some(wall_now()),
+            exit_secrets: course.secrets(),
             ..Record::new(ItemId::of(item.lease.seq(), item.id.as_deref()), url, ending.into())
         }
         .write(&self.redactor, &mut line);
@@ -421,7 +355,6 @@ impl<G: GateStore> Shared<G> {
                 attempts: item.counters.attempts,
                 limited: item.counters.limited,
                 waited: item.counters.waited,
-                exit: Some("direct"),
                 error: Some("the run ended while it was on the wire"),
                 reason: Some(NOBODY_KNOWS),
                 started_at: item.counters.started_at,
@@ -442,7 +375,7 @@ impl<G: GateStore> Shared<G> {
     }
 
     /// Puts the item into the lane of the redirect's target: the hop passes the gate like any request (S4).
-    fn follow(&self, lane: LaneKey, mut work: Box<Work>, route: &Route, hop: Hop) {
+    fn follow(&self, mut work: Box<Work>, course: &Course, hop: Hop) {
         let account = self.account(&work, Some(&hop));
         let endpoint = self.routes.endpoint(&hop.target, None);
         let parts = LaneParts {
@@ -457,7 +390,7 @@ impl<G: GateStore> Shared<G> {
             let target = front.hop_lane(&text, || self.routes.route(LaneParts::parse(&text)));
             front.frontier.put(target, work);
         }
-        self.finished(lane, route);
+        self.finished(course, Fate::Hop);
     }
 
     /// Whoever the request's credentials belong to, at the item's own URL or at the target of a redirect.
@@ -476,10 +409,10 @@ impl<G: GateStore> Shared<G> {
     async fn exchange_as_probe(
         &self,
         work: &Work,
-        route: &Route,
+        course: &Course,
         admission: &Admission<G>,
     ) -> (Attempt, Option<Reading>, Outcome) {
-        let exchange = self.exchange(work, route, admission.permit());
+        let exchange = self.exchange(work, course, admission.permit());
         tokio::pin!(exchange);
         loop {
             match tokio::time::timeout(self.settings.probe_lease / 3, &mut exchange).await {
@@ -499,19 +432,26 @@ impl<G: GateStore> Shared<G> {
         news: &News,
         kept: Option<(Snapshot, Timestamp)>,
         work: &Work,
-        route: &Route,
-        reading: Option<&Reading>,
+        course: &Course,
+        said: Option<&str>,
     ) {
-        if news.wakes {
-            let keys: Vec<ScopeKey> = route.scopes.iter().map(|scope| scope.key.clone()).collect();
+        let Course { route, scopes, out, .. } = course;
+        if news.wakes() {
+            let keys: Vec<ScopeKey> = scopes.iter().map(|scope| scope.key.clone()).collect();
             let mut front = self.front.lock();
-            front.wake(&keys);
+            // An exit serves lanes of all origins, which do not have its scope.
+            let by = |i: usize| scopes[i].by.filter(|by| by.exit && !by.origin);
+            if (0..scopes.len()).any(|i| news.wakes_at(i) && by(i).is_some()) {
+                front.wake_all()
+            } else {
+                front.wake(&keys, &route.origin)
+            }
             if front.idle > 0 {
                 self.idle.notify_one();
             }
         }
         let Some((gate, now)) = kept else { return };
-        let scope = &route.scopes[news.scope].key;
+        let scope = &scopes[news.scope].key;
         let until = gate.shut.then(|| wall_now().plus(gate.paused_until.since(now)));
         let refused = (gate.cause == Cause::Credentials).then(|| Refused {
             origin: work.origin().unwrap_or_default(),
@@ -523,7 +463,9 @@ impl<G: GateStore> Shared<G> {
             record: GateRecord::encode_with(&gate, now, refused),
             until,
         };
-        if let Err(error) = self.job.save_gate(record) {
+        let by_exit = scopes[news.scope].by.is_some_and(|by| by.exit);
+        let passing = by_exit && out.as_ref().is_some_and(|out| out.pool.members.is_gateway(&out.pick));
+        if !passing && let Err(error) = self.job.save_gate(record) {
             self.stop_for(&error);
         }
         match news.change {
@@ -541,7 +483,7 @@ impl<G: GateStore> Shared<G> {
                     wait: (!endless).then_some(wait),
                     until: until.map(record::rfc3339).unwrap_or_default(),
                     waiting,
-                    said: reading.map(said).unwrap_or_default(),
+                    said: said.unwrap_or_default().to_owned(),
                     incident,
                 });
             }
@@ -551,7 +493,17 @@ impl<G: GateStore> Shared<G> {
     }
 }
 
-fn history(work: &Work, account_stopped: bool) -> History {
+/// What becomes of the item of a request that has come back.
+enum Fate {
+    /// It goes on where a redirect leads.
+    Hop,
+    /// It will be sent again, some time.
+    Again,
+    /// It has ended.
+    Ended,
+}
+
+fn history(work: &Work, account_stopped: bool, way: Way) -> History {
     let counters = &work.item.counters;
     History {
         failures: counters.attempts,
@@ -559,6 +511,7 @@ fn history(work: &Work, account_stopped: bool) -> History {
         tries: work.tries - 1,
         idempotent: is_idempotent(&work.item.request),
         account_stopped,
+        way,
     }
 }
 
@@ -570,9 +523,5 @@ pub(super) fn wall_now() -> Timestamp {
 
 /// The reason of an outcome that is unknown.
 const NOBODY_KNOWS: &str = "sent, and nobody knows whether it was done; not repeated";
-/// Items at hand of all lanes together, about.
-const AT_HAND_MAX: usize = 32 * 1024;
-/// The smallest and the largest page of a lane.
-const PAGE: (usize, usize) = (8, 512);
 /// Items that are kept in hand for a time of their own.
-const HELD_MAX: usize = 100_000;
+pub(super) const HELD_MAX: usize = 100_000;

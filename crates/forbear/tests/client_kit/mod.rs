@@ -1,6 +1,8 @@
 //! What the client's tests share: servers that answer raw bytes, certificates, and a request in one line.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub(crate) mod exits;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,13 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forbear::client::{Client, ClientOptions, Fault, Limits, Request, Response, Target};
+use forbear::client::{Client, ClientOptions, Fault, Limits, Request, Response, Target, Way};
 use forbear::permit::Permit;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// A listener whose connections run `serve(stream, number)`, from 1. It goes with the test's runtime.
 pub(crate) struct Server {
@@ -27,7 +31,17 @@ impl Server {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Server::start_on("127.0.0.1:0", serve).await
+    }
+
+    pub(crate) async fn start_on<F>(
+        address: &str,
+        serve: impl Fn(TcpStream, usize) -> F + Send + 'static,
+    ) -> Server
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
@@ -103,7 +117,12 @@ pub(crate) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Option<S
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 pub(crate) async fn get(client: &Client, target: Target) -> Result<Response, Fault> {
-    client.send(&Permit::unmetered(), Request::get(target), &Limits::within(LONG)).await
+    by(client, &Way::Direct, target).await
+}
+
+/// The same by a way of its own.
+pub(crate) async fn by(client: &Client, way: &Way, target: Target) -> Result<Response, Fault> {
+    client.send(&Permit::unmetered(), Request::get(target), way, &Limits::within(LONG)).await
 }
 
 /// The whole body, or the fault on the way to it.
@@ -157,10 +176,7 @@ impl Authority {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
+        let mut config = server_config(rustls::ALL_VERSIONS)
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap();
@@ -168,8 +184,64 @@ impl Authority {
         Arc::new(config)
     }
 
+    /// The same for some versions of TLS.
+    pub(crate) fn server_of(
+        &self,
+        name: &str,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> Arc<ServerConfig> {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = server_config(versions)
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        Arc::new(config)
+    }
+
     /// A client that trusts this authority alone.
     pub(crate) fn client(&self) -> Client {
         Client::new(ClientOptions { roots: Some(self.roots()), ..ClientOptions::default() })
     }
+}
+
+pub(crate) type Tls = TlsStream<TcpStream>;
+
+/// A server behind TLS. What fails to shake hands is dropped.
+pub(crate) async fn tls_server<F>(
+    config: Arc<rustls::ServerConfig>,
+    serve: impl Fn(Tls, usize) -> F + Clone + Send + Sync + 'static,
+) -> Server
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let acceptor = TlsAcceptor::from(config);
+    Server::start(move |stream, number| {
+        let (acceptor, serve) = (acceptor.clone(), serve.clone());
+        async move {
+            if let Ok(stream) = acceptor.accept(stream).await {
+                serve(stream, number).await;
+            }
+        }
+    })
+    .await
+}
+
+pub(crate) fn https(server: &Server, path: &str) -> Target {
+    Target::parse(&format!("https://{}{path}", server.address)).unwrap()
+}
+
+pub(crate) async fn hello(mut stream: Tls, _number: usize) {
+    while read_head(&mut stream).await.is_some() {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
+    }
+}
+
+fn server_config(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ServerConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap()
 }

@@ -1,0 +1,139 @@
+//! The command line as it may be shown: an exit among its words without its credentials (K1).
+
+use std::borrow::Cow;
+
+use forbear::exit::ExitUrl;
+
+/// The words of this process, the program's own name as `forbear`.
+pub(crate) fn line() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = std::iter::once("forbear".to_owned()).chain(words.skip(1)).collect();
+    shown(&words).iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// An error's text about the words of this process, without what they would show.
+pub(crate) fn without_secrets(text: &str) -> String {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    hide(text, &words)
+}
+
+fn hide(text: &str, words: &[String]) -> String {
+    let shown = shown(words);
+    let mut secret: Vec<(&str, &str)> = Vec::new();
+    for (word, shown) in words.iter().zip(&shown).filter(|(word, shown)| **word != **shown) {
+        secret.push((word, shown));
+        // An error may be about the value alone.
+        if let (true, Some((_, word)), Some((_, shown))) =
+            (word.starts_with('-'), word.split_once('='), shown.split_once('='))
+        {
+            secret.push((word, shown));
+        }
+    }
+    // The longest first, so that no word is cut where it holds another.
+    secret.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+    secret.into_iter().fold(text.to_owned(), |text, (word, shown)| text.replace(word, shown))
+}
+
+/// Every word as it may be shown.
+fn shown(words: &[String]) -> Vec<Cow<'_, str>> {
+    let mut is_exit = false;
+    words
+        .iter()
+        .map(|word| {
+            let after_flag = std::mem::replace(&mut is_exit, word == FLAG);
+            if after_flag {
+                return exit(word);
+            }
+            match word.strip_prefix(FLAG).and_then(|rest| rest.strip_prefix('=')) {
+                Some(value) => Cow::Owned(format!("{FLAG}={}", exit(value))),
+                None => other(word),
+            }
+        })
+        .collect()
+}
+
+/// A word that is an exit, or was to be one.
+fn exit(word: &str) -> Cow<'_, str> {
+    match ExitUrl::parse(word) {
+        Ok(url) if url.credentials().is_none() => Cow::Borrowed(word),
+        Ok(url) => Cow::Owned(url.to_string().replacen("://", "://***@", 1)),
+        Err(_) => Cow::Borrowed("***"),
+    }
+}
+
+/// Any other word: an exit in a wrong place, or a mistyped flag's value.
+fn other(word: &str) -> Cow<'_, str> {
+    let (flag, value) = match word.split_once('=') {
+        Some((flag, value)) if flag.starts_with('-') => (Some(flag), value),
+        _ => (None, word),
+    };
+    let userinfo = value.rsplit_once('@').is_some_and(|(before, _)| before.contains(':'));
+    if !userinfo && value.matches(':').count() < 3 {
+        return Cow::Borrowed(word);
+    }
+    let shown = match ExitUrl::parse(value) {
+        Ok(url) if url.credentials().is_some() => exit(value),
+        _ if userinfo => Cow::Borrowed("***"),
+        _ => return Cow::Borrowed(word),
+    };
+    match flag {
+        Some(flag) => Cow::Owned(format!("{flag}={shown}")),
+        None => shown,
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+const FLAG: &str = "--proxy";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> String {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        shown(&words).join(" ")
+    }
+
+    #[test]
+    fn k1_a_command_is_shown_without_the_credentials_of_its_exits() {
+        for (line, expected) in [
+            ("fetch urls.txt -o out@1.jsonl", "fetch urls.txt -o out@1.jsonl"),
+            ("--proxy http://h:1 x", "--proxy http://h:1 x"),
+            ("--proxy http://u:S3cr3t@h:1 x", "--proxy http://***@h:1 x"),
+            ("--proxy=u:S3/cr@3t@h x", "--proxy=http://***@h:80 x"),
+            ("--proxy h:80:u:S3cr3t x", "--proxy http://***@h:80 x"),
+            ("--proxy socks4://u:S3cr3t@h x", "--proxy *** x"),
+            ("--proxies proxies.txt", "--proxies proxies.txt"),
+            ("--proxi=http://u:S3cr3t@h", "--proxi=http://***@h:80"),
+            ("--proxies http://u:S3cr3t@h", "--proxies http://***@h:80"),
+            ("fetch h:80:u:S3cr3t", "fetch http://***@h:80"),
+            ("fetch ftp://u:S3cr3t@h/x", "fetch ***"),
+            ("--host-rate [::1]:80=5/s", "--host-rate [::1]:80=5/s"),
+            ("-H Retry-After:Sun,_06_Nov_1994_08:49:37", "-H Retry-After:Sun,_06_Nov_1994_08:49:37"),
+        ] {
+            assert_eq!(said(line), expected);
+        }
+        let words = ["x".to_owned(), "http://u:S3cr3t@h".to_owned()];
+        assert_eq!(hide("no 'http://u:S3cr3t@h' here", &words), "no 'http://***@h:80' here");
+        let words = ["--no-env-proxy=u:S3=cr3t@h".to_owned(), "--proxy=h:1:u:S3cr3t".to_owned()];
+        let said = hide("no 'u:S3=cr3t@h' in --no-env-proxy=u:S3=cr3t@h, h:1:u:S3cr3t", &words);
+        assert!(!said.contains("cr3t"), "{said}");
+    }
+
+    #[test]
+    fn j2_the_words_can_be_given_to_a_shell() {
+        for (word, expected) in
+            [("a-b_c./=:,+@%", "a-b_c./=:,+@%"), ("", "''"), ("a b", "'a b'"), ("a'b", r"'a'\''b'")]
+        {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}
