@@ -294,6 +294,15 @@ impl Rates {
         }
     }
 
+    /// Nothing may start ahead of the schedule from `now` on, until it has waited for it.
+    pub(crate) fn spend_burst(&self, clocks: &mut Clocks, now: Timestamp) {
+        let now_ns = now.as_micros().saturating_mul(1000);
+        for (spacing, tat) in self.0.iter().zip(&mut clocks.0).filter(|(spacing, _)| spacing.interval_ns > 0)
+        {
+            *tat = (*tat).max(now_ns.saturating_add(spacing.tolerance_ns));
+        }
+    }
+
     /// How many starts the slowest rate allows in `time`, once its burst is used up; none without any rate.
     pub(crate) fn starts_in(&self, time: Duration) -> Option<f64> {
         let slowest = self.0.iter().map(|spacing| spacing.interval_ns).max().filter(|ns| *ns > 0)?;

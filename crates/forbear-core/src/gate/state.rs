@@ -226,6 +226,11 @@ impl Gate {
         self.ramp.skip(now, starts);
     }
 
+    /// Uses up what may start at once beside the pace.
+    pub fn spend_burst(&mut self, policy: &ScopePolicy, now: Timestamp) {
+        policy.rates.spend_burst(&mut self.clocks, now);
+    }
+
     /// Whether it lets nothing through but a probe.
     #[must_use]
     pub fn is_shut(&self) -> bool {

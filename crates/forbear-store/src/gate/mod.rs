@@ -3,6 +3,8 @@
 mod clock;
 mod memory;
 mod record;
+mod redis;
+mod shared;
 
 use std::{future::Future, io};
 
@@ -12,6 +14,8 @@ pub use self::{
     clock::Clock,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},
+    redis::RedisGates,
+    shared::{SharedCounts, SharedEvent, SharedOptions},
 };
 
 /// Where the gates of scopes live, for one process or for a fleet.
@@ -50,6 +54,9 @@ pub enum StoreError {
     /// It cannot be reached.
     #[error("cannot reach the gate store")]
     Unreachable(#[source] io::Error),
+    /// The address is none of a store.
+    #[error("this is no address of a gate store; one looks like redis://HOST:PORT")]
+    Address,
     /// It holds as many scopes as it may, and none of them is idle.
     #[error(
         "the gate store holds {scopes} scopes, none of them idle; try again when some requests have come back"

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod redis;
+
 use std::{
     future::Future,
     sync::{
@@ -25,7 +27,7 @@ use forbear_core::{
 use forbear_store::gate::{GateStore, StoreError};
 
 /// One store, and the means to join it.
-pub trait Fleet: Send + Sync + Sized + 'static {
+pub(crate) trait Fleet: Send + Sync + Sized + 'static {
     type Store: GateStore;
 
     fn start() -> impl Future<Output = Self> + Send;
@@ -71,26 +73,26 @@ suite! {
     t1_time_never_goes_back
 }
 
-pub fn scope_with(name: &str, policy: ScopePolicy) -> BoundScope {
+pub(crate) fn scope_with(name: &str, policy: ScopePolicy) -> BoundScope {
     let (key, by) = (ScopeKey::from_text(name), Some(Combination::ORIGIN));
     BoundScope { key, by, role: Role::Planned, policy: Arc::new(policy) }
 }
 
-pub fn scope(name: &str) -> BoundScope {
+pub(crate) fn scope(name: &str) -> BoundScope {
     scope_with(name, ScopePolicy { jitter: 0.0, ..ScopePolicy::default() })
 }
 
-pub async fn acquire<S: GateStore>(store: &S, scopes: &[BoundScope]) -> Result<Decision, StoreError> {
+pub(crate) async fn acquire<S: GateStore>(store: &S, scopes: &[BoundScope]) -> Result<Decision, StoreError> {
     store.update(scopes, |gates, now| attempt::acquire(gates, scopes, Ask::default(), now)).await
 }
 
-pub async fn report<S: GateStore>(store: &S, scopes: &[BoundScope], grant: &Grant) -> attempt::News {
+pub(crate) async fn report<S: GateStore>(store: &S, scopes: &[BoundScope], grant: &Grant) -> attempt::News {
     let finding = Finding { outcome: &Outcome::Success, reading: None, item: 0, roll: 0.0, exit: None };
     store.update(scopes, |gates, now| attempt::report(gates, scopes, grant, &finding, now)).await.unwrap()
 }
 
 /// Starts one request of one scope, whatever the pace.
-pub async fn take<S: GateStore>(store: &S, scope: &BoundScope) -> (Check, Option<Sent>) {
+pub(crate) async fn take<S: GateStore>(store: &S, scope: &BoundScope) -> (Check, Option<Sent>) {
     let step = |gates: &mut [Gate], now| {
         let check = gates[0].check(&scope.policy, now, 1);
         let passes = matches!(check, Check::Admit | Check::Probe);
@@ -99,18 +101,23 @@ pub async fn take<S: GateStore>(store: &S, scope: &BoundScope) -> (Check, Option
     store.update(std::slice::from_ref(scope), step).await.unwrap()
 }
 
-pub async fn succeed<S: GateStore>(store: &S, scope: &BoundScope, sent: Sent) -> Change {
+pub(crate) async fn succeed<S: GateStore>(store: &S, scope: &BoundScope, sent: Sent) -> Change {
     let step = |gates: &mut [Gate], now| gates[0].succeeded(&scope.policy, sent, now);
     store.update(std::slice::from_ref(scope), step).await.unwrap()
 }
 
-pub async fn refuse<S: GateStore>(store: &S, scope: &BoundScope, sent: Sent, wait: Duration) -> Change {
+pub(crate) async fn refuse<S: GateStore>(
+    store: &S,
+    scope: &BoundScope,
+    sent: Sent,
+    wait: Duration,
+) -> Change {
     let step = |gates: &mut [Gate], now| gates[0].refused(&scope.policy, sent, Told::wait(wait), now, 0.0);
     store.update(std::slice::from_ref(scope), step).await.unwrap()
 }
 
 /// Looks, and changes nothing.
-pub async fn look<S: GateStore, R: Send>(
+pub(crate) async fn look<S: GateStore, R: Send>(
     store: &S,
     scope: &BoundScope,
     mut view: impl FnMut(&Gate, Timestamp) -> R + Send,
@@ -118,14 +125,14 @@ pub async fn look<S: GateStore, R: Send>(
     store.update(std::slice::from_ref(scope), |gates, now| view(&gates[0], now)).await.unwrap()
 }
 
-pub async fn sleep(time: Duration) {
+pub(crate) async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-pub const MS: Duration = Duration::from_millis(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
 
 /// Waits until it holds: what one member did may take a moment to be seen by another.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     for _ in 0..1000 {
         if holds().await {
             return;
@@ -135,7 +142,7 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl Fn
     panic!("never: {what}");
 }
 
-pub async fn members<F: Fleet>(fleet: &F, count: usize) -> Vec<Arc<F::Store>> {
+pub(crate) async fn members<F: Fleet>(fleet: &F, count: usize) -> Vec<Arc<F::Store>> {
     let mut all = Vec::new();
     for _ in 0..count {
         all.push(fleet.member().await);
@@ -143,7 +150,7 @@ pub async fn members<F: Fleet>(fleet: &F, count: usize) -> Vec<Arc<F::Store>> {
     all
 }
 
-pub async fn s1_all_scopes_or_none<F: Fleet>(fleet: F) {
+pub(crate) async fn s1_all_scopes_or_none<F: Fleet>(fleet: F) {
     let (one, other) = (fleet.member().await, fleet.member().await);
     let (a, b) = (scope("http://a:80"), scope("http://b:80"));
     for _ in 0..4 {
@@ -162,7 +169,7 @@ pub async fn s1_all_scopes_or_none<F: Fleet>(fleet: F) {
     }
 }
 
-pub async fn s1_every_order_of_scopes_and_the_same_twice_ends<F: Fleet>(fleet: F) {
+pub(crate) async fn s1_every_order_of_scopes_and_the_same_twice_ends<F: Fleet>(fleet: F) {
     let names: Vec<BoundScope> = (0..5).map(|i| scope(&format!("http://s{i}:80"))).collect();
     let stores = members(&fleet, 2).await;
     let served = Arc::new(AtomicUsize::new(0));
@@ -192,7 +199,7 @@ pub async fn s1_every_order_of_scopes_and_the_same_twice_ends<F: Fleet>(fleet: F
     }
 }
 
-pub async fn p2_deadlines_only_extend<F: Fleet>(fleet: F) {
+pub(crate) async fn p2_deadlines_only_extend<F: Fleet>(fleet: F) {
     let (one, other, a) = (fleet.member().await, fleet.member().await, scope("http://a:80"));
     let first = take(&*one, &a).await.1.unwrap();
     let second = take(&*other, &a).await.1.unwrap();
@@ -213,7 +220,7 @@ pub async fn p2_deadlines_only_extend<F: Fleet>(fleet: F) {
     .await;
 }
 
-pub async fn p1_a_pause_holds_for_every_member<F: Fleet>(fleet: F) {
+pub(crate) async fn p1_a_pause_holds_for_every_member<F: Fleet>(fleet: F) {
     let (stores, a) = (members(&fleet, 4).await, scope("http://a:80"));
     for store in &stores {
         let sent = take(&**store, &a).await.1.unwrap();
@@ -239,7 +246,7 @@ pub async fn p1_a_pause_holds_for_every_member<F: Fleet>(fleet: F) {
     eventually("one probes then", || async { take(&*stores[3], &a).await.0 == Check::Probe }).await;
 }
 
-pub async fn p3_refusals_of_all_members_are_one_incident<F: Fleet>(fleet: F) {
+pub(crate) async fn p3_refusals_of_all_members_are_one_incident<F: Fleet>(fleet: F) {
     let (stores, a) = (members(&fleet, 4).await, scope("http://a:80"));
     let mut sent = Vec::new();
     for store in &stores {
@@ -265,7 +272,7 @@ pub async fn p3_refusals_of_all_members_are_one_incident<F: Fleet>(fleet: F) {
     }
 }
 
-pub async fn p8_of_a_kept_pause_and_the_stores_the_longer_wins<F: Fleet>(fleet: F) {
+pub(crate) async fn p8_of_a_kept_pause_and_the_stores_the_longer_wins<F: Fleet>(fleet: F) {
     let (one, other, a) = (fleet.member().await, fleet.member().await, scope("http://a:80"));
     let pause = |s: u64| {
         let now = one.now();
@@ -304,7 +311,7 @@ async fn paused<F: Fleet>(stores: &[Arc<F::Store>]) -> BoundScope {
     a
 }
 
-pub async fn b1_one_probe_for_the_whole_fleet<F: Fleet>(fleet: F) {
+pub(crate) async fn b1_one_probe_for_the_whole_fleet<F: Fleet>(fleet: F) {
     let stores = members(&fleet, 4).await;
     let a = paused::<F>(&stores).await;
     let mut tasks = Vec::new();
@@ -341,7 +348,7 @@ pub async fn b1_one_probe_for_the_whole_fleet<F: Fleet>(fleet: F) {
     }
 }
 
-pub async fn b1_a_probe_that_falls_silent_makes_room_and_opens_nothing_late<F: Fleet>(fleet: F) {
+pub(crate) async fn b1_a_probe_that_falls_silent_makes_room_and_opens_nothing_late<F: Fleet>(fleet: F) {
     let stores = members(&fleet, 2).await;
     let a = paused::<F>(&stores).await;
     let mut silent = None;
@@ -363,7 +370,7 @@ pub async fn b1_a_probe_that_falls_silent_makes_room_and_opens_nothing_late<F: F
     assert_eq!(succeed(&*stores[1], &a, next).await, Change::Reopened, "nor does it take the lease");
 }
 
-pub async fn b1_a_sign_of_life_keeps_the_probe<F: Fleet>(fleet: F) {
+pub(crate) async fn b1_a_sign_of_life_keeps_the_probe<F: Fleet>(fleet: F) {
     let stores = members(&fleet, 2).await;
     let a = paused::<F>(&stores).await;
     let mut probe = None;
@@ -384,7 +391,7 @@ pub async fn b1_a_sign_of_life_keeps_the_probe<F: Fleet>(fleet: F) {
     assert_eq!(succeed(&*stores[0], &a, probe.unwrap()).await, Change::Reopened);
 }
 
-pub async fn c1_one_rate_for_the_whole_fleet<F: Fleet>(fleet: F) {
+pub(crate) async fn c1_one_rate_for_the_whole_fleet<F: Fleet>(fleet: F) {
     let rates = "40/s".parse::<RateList>().unwrap().into();
     let policy = ScopePolicy { rates, concurrency_start: 64, ..ScopePolicy::default() };
     let a = scope_with("http://a:80", policy);
@@ -419,7 +426,7 @@ pub async fn c1_one_rate_for_the_whole_fleet<F: Fleet>(fleet: F) {
     assert!(starts.len() >= 60, "only {} starts in three seconds", starts.len());
 }
 
-pub async fn c2_one_cap_for_the_whole_fleet<F: Fleet>(fleet: F) {
+pub(crate) async fn c2_one_cap_for_the_whole_fleet<F: Fleet>(fleet: F) {
     const CAP: usize = 3;
     let policy =
         ScopePolicy { concurrency_start: CAP as u32, concurrency_max: CAP as u32, ..ScopePolicy::default() };
@@ -450,7 +457,7 @@ pub async fn c2_one_cap_for_the_whole_fleet<F: Fleet>(fleet: F) {
     assert_eq!(most.load(SeqCst), CAP, "all places were used, and no more");
 }
 
-pub async fn c2_a_dropped_question_takes_nothing<F: Fleet>(fleet: F) {
+pub(crate) async fn c2_a_dropped_question_takes_nothing<F: Fleet>(fleet: F) {
     let (one, other, a) = (fleet.member().await, fleet.member().await, scope("http://a:80"));
     for polls in 1..40u32 {
         let mut question = Box::pin(take(&*one, &a));
@@ -497,7 +504,7 @@ pub async fn c2_a_dropped_question_takes_nothing<F: Fleet>(fleet: F) {
     }
 }
 
-pub async fn c4_full_is_said<F: Fleet>(fleet: F) {
+pub(crate) async fn c4_full_is_said<F: Fleet>(fleet: F) {
     let store = fleet.small(256).await;
     let (mut refused, mut first) = (0, None);
     for i in 0..1000 {
@@ -518,7 +525,7 @@ pub async fn c4_full_is_said<F: Fleet>(fleet: F) {
     assert!(matches!(acquire(&*store, &[scope]).await, Ok(Decision::Admit(_))), "who is in stays in");
 }
 
-pub async fn t1_time_never_goes_back<F: Fleet>(fleet: F) {
+pub(crate) async fn t1_time_never_goes_back<F: Fleet>(fleet: F) {
     let (stores, a) = (members(&fleet, 3).await, scope("http://a:80"));
     let (mut last, mut of_gate) = (Timestamp::ZERO, Timestamp::ZERO);
     for i in 0..300 {
