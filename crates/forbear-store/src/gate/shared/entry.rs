@@ -40,11 +40,13 @@ pub(super) struct Entry {
     pub(super) seen: Timestamp,
     /// Since when something is here that the store has not.
     pub(super) dirty: Option<Timestamp>,
-    /// Starts in this stretch of 200 ms, and in the one before.
-    recent: (Timestamp, u32, u32),
+    /// When this member last started something.
+    started: Timestamp,
+    /// Starts in this stretch of 200 ms.
+    recent: (Timestamp, u32),
     /// How many slots are taken ahead next time.
     trust: u32,
-    /// Slots that were taken ahead have passed unused: none are taken until then.
+    /// Slots that were taken ahead have passed unused: no more than were used are taken until then.
     sober_until: Timestamp,
 }
 
@@ -54,6 +56,13 @@ pub(super) struct Slots {
     clocks: [u64; MAX_RATES],
     slot_ns: u64,
     until: Timestamp,
+    /// From one slot to the next, of each clock and of the ramp. A slot that is used late by less than half of it is still
+    /// that slot, and does not move the next.
+    ways: [u64; MAX_RATES],
+    way_ns: u64,
+    /// Starts that they are for, and starts on them so far.
+    given: u32,
+    used: u32,
 }
 
 impl Entry {
@@ -72,7 +81,8 @@ impl Entry {
             called: None,
             seen: Timestamp::ZERO,
             dirty: None,
-            recent: (Timestamp::ZERO, 0, 0),
+            started: Timestamp::ZERO,
+            recent: (Timestamp::ZERO, 0),
             trust: 0,
             sober_until: Timestamp::ZERO,
         }
@@ -80,16 +90,11 @@ impl Entry {
 
     /// The gate as it is at `now` for `me`; alone, with this member's share of what all may have on the wire.
     pub(super) fn view(&mut self, me: u64, now: Timestamp, alone: bool) -> State {
-        if let Some(slots) = self.slots {
-            let (paced, used_up) = (slots.are_paced(), slots.are_used_up(&self.local));
-            if used_up || !paced && now >= slots.until {
-                self.trust = (self.trust * 2 + 1).min(SLOTS_MAX);
-            } else if now >= slots.until && !self.local.shut {
-                (self.trust, self.sober_until) = (0, now.plus(SOBER));
-            }
-            if used_up || now >= slots.until || self.local.shut {
-                self.drop_slots();
-            }
+        if self
+            .slots
+            .is_some_and(|slots| now >= slots.until || self.local.shut || slots.are_used_up(&self.local))
+        {
+            self.drop_slots(now);
         }
         let mut state = self.local.clone();
         let others = if self.private {
@@ -126,12 +131,30 @@ impl Entry {
         self.slots.is_some_and(|slots| !slots.hold(after) && !after.shut)
     }
 
-    /// Slots that were taken ahead and not used are gone.
-    pub(super) fn drop_slots(&mut self) {
-        self.slots = None;
+    /// Slots that were taken ahead and not used are gone. How many there will be next time follows from what was used.
+    pub(super) fn drop_slots(&mut self, now: Timestamp) {
+        if let Some(slots) = self.slots.take() {
+            let wasted = slots.are_paced() && !self.local.shut && 2 * slots.used < slots.given;
+            let needed = !slots.are_paced() || 4 * slots.used >= 3 * slots.given;
+            if wasted {
+                (self.trust, self.sober_until) = (slots.used, now.plus(SOBER));
+            } else if needed && now >= self.sober_until {
+                self.trust = (self.trust * 2 + 1).min(SLOTS_MAX);
+            }
+        }
         if let Some(base) = &self.base {
             later_slots(&base.state, &mut self.local);
         }
+    }
+
+    /// Whether a slot may be taken for somebody who must wait for one until `until`: others want them too, and this member
+    /// has been using them.
+    pub(super) fn may_queue(&self, me: u64, until: Timestamp, now: Timestamp) -> bool {
+        self.slots.is_none()
+            && self.seen != Timestamp::ZERO
+            && until.since(now) <= QUEUE
+            && now.since(self.started) <= 4 * QUEUE
+            && self.users(me, now) > 1
     }
 
     /// Takes in what was done here.
@@ -141,6 +164,9 @@ impl Entry {
             self.dirty = self.dirty.or(Some(now));
         }
         self.local = after;
+        if let Some(slots) = &self.slots {
+            slots.fit(before, &mut self.local);
+        }
     }
 
     /// No change of it is earlier than the last one.
@@ -159,35 +185,47 @@ impl Entry {
         &mut self,
         before: &State,
         after: &State,
-        (me, now, writes): (u64, Timestamp, u64),
+        (me, now, lineage): (u64, Timestamp, u64),
+        queue: bool,
     ) -> (Record, Option<Slots>) {
         let own = self.own.saturating_add(after.in_flight).saturating_sub(before.in_flight);
         let mut state = after.clone();
-        let (mut slots, mut places) = (self.slots.filter(|slots| slots.hold(after)), own);
+        let (mut slots, mut held) = (self.slots.filter(|slots| slots.hold(after)), own);
         if slots.is_some() {
             // What was given ahead stays given.
             if let Some(base) = &self.base {
                 (state.clocks, state.slot_ns) = (base.state.clocks, base.state.slot_ns);
             }
         }
-        if after.in_flight > before.in_flight {
+        let starting = after.in_flight > before.in_flight;
+        if starting || queue {
             let (starts, free) = self.ahead(after, me, now);
-            places = own.saturating_add(free);
+            let starts = if queue { starts.max(1) } else { starts };
+            let places = u16::try_from(starts).unwrap_or(u16::MAX).min(free);
+            held = own.saturating_add(places);
             if slots.is_none() && starts > 0 {
+                let from = |ns: u64| ns.max(now.as_micros() * 1000);
+                let before = (state.clocks, state.slot_ns);
                 let mut gate = Gate::from_state(&state);
                 gate.skip(&self.policy, now, f64::from(starts));
                 state = gate.to_state();
-                let until = now.plus(SLOTS_FOR + SLOTS_FOR / 4);
-                slots = Some(Slots { clocks: state.clocks, slot_ns: state.slot_ns, until });
+                let last = state.clocks.into_iter().fold(state.slot_ns, u64::max);
+                let until = Timestamp::from_micros(last / 1000).max(now.plus(SLOTS_FOR)).plus(SLOTS_FOR / 4);
+                let (clocks, slot_ns) = (state.clocks, state.slot_ns);
+                let count = u64::from(starts);
+                let way = |to: u64, at: u64| to.saturating_sub(from(at)) / count;
+                let ways = std::array::from_fn(|i| way(clocks[i], before.0[i]));
+                let way_ns = way(slot_ns, before.1);
+                slots = Some(Slots { clocks, slot_ns, until, ways, way_ns, given: starts, used: 0 });
             }
         }
         state.in_flight = 0;
         let (lineage, revision, members) = match &self.base {
             Some(base) => (base.lineage, base.revision, base.members.clone()),
-            None => (writes, 0, Vec::new()),
+            None => (lineage, 0, Vec::new()),
         };
         let mut record = Record { lineage, revision: revision + 1, writer: me, written: now, state, members };
-        record.note(Member { id: me, places, until: now.plus(MEMBER_FOR) }, now);
+        record.note(Member { id: me, places: held, until: now.plus(MEMBER_FOR) }, now);
         (record, slots)
     }
 
@@ -207,6 +245,9 @@ impl Entry {
             later_slots(&self.local, &mut local);
         }
         self.dirty = meanwhile.then_some(now);
+        if let Some(slots) = &slots {
+            slots.fit(before, &mut local);
+        }
         (self.local, self.slots) = (local, slots);
         self.from = record.state.clone();
         self.base = Some(record);
@@ -247,7 +288,7 @@ impl Entry {
 
     /// The store has nothing. True if this member remembers what it should have.
     pub(super) fn vanished(&mut self, now: Timestamp) -> bool {
-        self.drop_slots();
+        self.drop_slots(now);
         let had = self.base.take().is_some() && (self.local.shut || self.own > 0);
         self.from = self.local.clone();
         self.seen = now;
@@ -269,7 +310,7 @@ impl Entry {
     /// The store is gone: from here on this member has only its share.
     pub(super) fn part(&mut self, me: u64, now: Timestamp) {
         self.flying = false;
-        self.drop_slots();
+        self.drop_slots(now);
         let rank = self.base.as_ref().map_or(0, |base| base.rank(me, now));
         let mut gate = Gate::from_state(&self.local);
         gate.spend_burst(&self.policy, now);
@@ -300,6 +341,17 @@ impl Entry {
             || (self.own > 0 || held > 0) && age > MEMBER_FOR / 3
             || held > self.own && age > FLUSH
             || self.local.shut && age > REMIND
+    }
+
+    /// Whether the store knows that this member uses the scope, if anybody does.
+    pub(super) fn is_joined(&self, me: u64) -> bool {
+        self.private
+            || self.base.as_ref().is_none_or(|base| base.members.iter().any(|member| member.id == me))
+    }
+
+    /// The store is told that this member uses the scope.
+    pub(super) fn join(&mut self, now: Timestamp) {
+        self.started = now;
     }
 
     /// Whether the store must be asked before an answer that changes nothing is believed.
@@ -358,33 +410,39 @@ impl Entry {
         self.local.cap.min(u16::try_from(self.policy.concurrency_max).unwrap_or(u16::MAX))
     }
 
-    /// How many more slots and places are worth taking with a start. A pace that gives this member less than a few in
-    /// that time is not worth it, and one that it has not used up was not needed.
+    /// How many more slots are worth taking with a start, and how many places are free for this member. A pace that gives it
+    /// less than a few in that time is not worth it, and slots that it has not used were not needed.
     fn ahead(&mut self, after: &State, me: u64, now: Timestamp) -> (u32, u16) {
-        let few = self.recent.1.max(self.recent.2) < FEW;
-        if few || after.shut || after.budget_left != u16::MAX || now < self.sober_until {
-            return (0, 0);
-        }
         let users = self.users(me, now);
+        let free = u32::from(self.cap().saturating_sub(after.in_flight)) / users;
+        let free = u16::try_from(free).unwrap_or(u16::MAX);
+        if self.trust == 0 || after.shut || after.budget_left != u16::MAX {
+            return (0, free);
+        }
         let most = match Gate::from_state(after).slots_in(&self.policy, SLOTS_FOR) {
-            Some(slots) if slots / users < FEW => return (0, 0),
+            Some(slots) if slots / users < FEW => return (0, free),
             Some(slots) => (slots / users).max(WORTH.min(slots / 2)),
             None => SLOTS_MAX,
         };
-        self.trust = self.trust.clamp(1, SLOTS_MAX);
-        let starts = most.min(self.trust);
-        let free = u32::from(self.cap().saturating_sub(after.in_flight)) / users;
-        (starts, u16::try_from(starts.min(free)).unwrap_or(0))
+        (most.min(self.trust), free)
     }
 
     fn count(&mut self, before: &State, after: &State, now: Timestamp) {
         let started = after.in_flight.saturating_sub(before.in_flight);
         self.own = (self.own + started).saturating_sub(before.in_flight.saturating_sub(after.in_flight));
-        let stretch = now.since(self.recent.0);
-        if stretch >= SLOTS_FOR {
-            self.recent = (now, 0, if stretch < 2 * SLOTS_FOR { self.recent.1 } else { 0 });
+        if now.since(self.recent.0) >= SLOTS_FOR {
+            self.recent = (now, 0);
         }
         self.recent.1 += u32::from(started);
+        if started > 0 {
+            self.started = now;
+            if self.trust == 0 && self.recent.1 >= FEW && now >= self.sober_until {
+                self.trust = 1;
+            }
+            if let Some(slots) = &mut self.slots {
+                slots.used += u32::from(started);
+            }
+        }
     }
 }
 
@@ -402,8 +460,24 @@ impl Slots {
     }
 
     fn hold(&self, state: &State) -> bool {
-        state.slot_ns <= self.slot_ns
-            && state.clocks.iter().zip(self.clocks).all(|(used, most)| *used <= most)
+        let fits = |used: u64, most: u64, way: u64| used <= most.saturating_add(way / 2);
+        let mut clocks = state.clocks.iter().zip(self.clocks).zip(self.ways);
+        fits(state.slot_ns, self.slot_ns, self.way_ns)
+            && clocks.all(|((used, most), way)| fits(*used, most, way))
+    }
+
+    /// What a start took is so many slots, whenever in its slot it was.
+    fn fit(&self, before: &State, state: &mut State) {
+        let fit = |at: u64, to: u64, way: u64, most: u64| {
+            let slots = (to.saturating_sub(at) + way / 2).checked_div(way);
+            slots.map_or(to, |slots| at.saturating_add(slots.saturating_mul(way))).min(most.max(at))
+        };
+        if self.hold(state) {
+            state.slot_ns = fit(before.slot_ns, state.slot_ns, self.way_ns, self.slot_ns);
+            for i in 0..MAX_RATES {
+                state.clocks[i] = fit(before.clocks[i], state.clocks[i], self.ways[i], self.clocks[i]);
+            }
+        }
     }
 }
 
@@ -413,14 +487,16 @@ const SLOTS_FOR: Duration = Duration::from_millis(200);
 const WORTH: u32 = 40;
 /// Fewer slots than this in that time are asked for one by one, and so are fewer starts.
 const FEW: u32 = 4;
-/// After slots have passed unused, none are taken ahead for so long.
-const SOBER: Duration = Duration::from_secs(2);
+/// After slots have passed unused, no more than were used are taken ahead for so long.
+const SOBER: Duration = Duration::from_secs(1);
+/// A slot that is further away is not queued for: after a pause it would be in the way.
+const QUEUE: Duration = Duration::from_secs(1);
 /// More at once would not be noticed.
 const SLOTS_MAX: u32 = 256;
 /// How long what nobody waits for may stay here.
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long an answer from memory is believed without having asked.
-const FRESH: Duration = Duration::from_millis(250);
+const FRESH: Duration = Duration::from_secs(1);
 /// How often the store is asked whether it still has a pause.
 const REMIND: Duration = Duration::from_millis(500);
 /// A member that shows no sign of life for so long has nothing on the wire.

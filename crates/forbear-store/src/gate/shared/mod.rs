@@ -20,7 +20,7 @@ use std::{
 };
 
 use forbear_core::{
-    gate::Gate,
+    gate::{Cause, Check, Gate},
     policy::BoundScope,
     scope::{Role, ScopeKey},
     time::Timestamp,
@@ -136,6 +136,17 @@ enum Turn<L: Link, R> {
     Fly(Arc<Flight>, R),
     Again,
     Wait(OwnedNotified, Standby<L>),
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Purpose {
+    /// A step's changes.
+    Step,
+    /// A slot for somebody who waits.
+    Queue,
+    /// What has waited here for long enough.
+    Flush,
 }
 
 impl<L: Link> SharedGates<L> {
@@ -285,7 +296,7 @@ impl<L: Link> Inner<L> {
             for part in parts.iter().filter(|part| !part.private) {
                 let Some(entry) = table.entries.get_mut(&part.key) else { continue };
                 if entry.exceeds_slots(&part.after) {
-                    entry.drop_slots();
+                    entry.drop_slots(now);
                     again = true;
                 }
             }
@@ -295,7 +306,7 @@ impl<L: Link> Inner<L> {
         }
         Ok(match table.flying(&parts) {
             Some(landed) => Turn::Wait(landed, Standby::new(self, parts)),
-            None => Turn::Fly(self.launch(table, parts, now, false), answer),
+            None => Turn::Fly(self.launch(table, parts, now, Purpose::Step), answer),
         })
     }
 
@@ -307,18 +318,46 @@ impl<L: Link> Inner<L> {
         answer: R,
         now: Timestamp,
     ) -> Turn<L, R> {
-        parts.retain(|part| table.entries.get(&part.key).is_some_and(|entry| entry.is_stale(now)));
+        if self.queues(table, &parts, now) && table.flying(&parts).is_none() {
+            return Turn::Fly(self.launch(table, parts, now, Purpose::Queue), answer);
+        }
+        parts.retain(|part| {
+            table.entries.get(&part.key).is_some_and(|entry| entry.is_stale(now) || !entry.is_joined(self.me))
+        });
         if parts.is_empty() {
             return Turn::Done(answer);
         }
         if let Some(landed) = table.flying(&parts) {
             return Turn::Wait(landed, Standby::new(self, Vec::new()));
         }
-        Turn::Fly(self.launch(table, parts, now, false), answer)
+        Turn::Fly(self.launch(table, parts, now, Purpose::Step), answer)
+    }
+
+    /// Whether all that these scopes wait for is a slot that can be taken now.
+    fn queues(&self, table: &Table, parts: &[Part], now: Timestamp) -> bool {
+        let mut waits = false;
+        let fine = parts.iter().all(|part| {
+            let Some(entry) = table.entries.get(&part.key) else { return false };
+            match Gate::from_state(&part.before).check(&entry.policy, now, 1) {
+                Check::Admit => true,
+                Check::Wait { until, cause: Cause::Pace } => {
+                    waits |= !part.private;
+                    part.private || entry.may_queue(self.me, until, now)
+                }
+                Check::Wait { .. } | Check::Probe | Check::Full => false,
+            }
+        });
+        fine && waits
     }
 
     /// Makes one write of all parts that others share.
-    fn launch(&self, table: &mut Table, mut parts: Vec<Part>, now: Timestamp, flush: bool) -> Arc<Flight> {
+    fn launch(
+        &self,
+        table: &mut Table,
+        mut parts: Vec<Part>,
+        now: Timestamp,
+        purpose: Purpose,
+    ) -> Arc<Flight> {
         let (mut writes, mut tell, ahead) = (Vec::new(), false, self.clock.ahead_us());
         for part in &mut parts {
             let Some(entry) = table.entries.get_mut(&part.key) else { continue };
@@ -332,7 +371,13 @@ impl<L: Link> Inner<L> {
                 value: Vec::new(),
                 keep: Duration::ZERO,
             };
-            let tells = part.before != part.after || entry.dirty.is_some() || flush && entry.holds(self.me);
+            let queue = purpose == Purpose::Queue;
+            let holds = purpose == Purpose::Flush && entry.holds(self.me);
+            let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
+            if joins {
+                entry.join(now);
+            }
+            let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
             if tells {
                 if part.after.paused_until > part.before.paused_until
                     && part.after.paused_until != Timestamp::MAX
@@ -344,9 +389,11 @@ impl<L: Link> Inner<L> {
                     part.after.beyond_told_ms = part.after.beyond_told_ms.saturating_add(slack_ms);
                 }
                 let (record, slots) =
-                    entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)));
+                    entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
                 let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
                 tell |= crowded
+                    || joins
+                    || slots.is_some()
                     || merge::is_loud(&part.before, &part.after)
                     || entry.dirty.is_some() && record.state.shut;
                 write.keep = record.keep(now);
@@ -639,7 +686,7 @@ impl<L: Link> Inner<L> {
                 entry.is_active(self.me)
             });
             table.active.extend(active);
-            let launch = |part| self.launch(table, vec![part], now, true);
+            let launch = |part| self.launch(table, vec![part], now, Purpose::Flush);
             flights.into_iter().map(launch).collect::<Vec<_>>()
         }
         .into_iter()
