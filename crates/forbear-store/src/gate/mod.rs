@@ -1,6 +1,7 @@
 //! Gate stores: where the state of scopes lives. A store knows no rule, it only moves state.
 
 mod clock;
+mod file;
 mod memory;
 mod record;
 mod redis;
@@ -12,6 +13,7 @@ use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 
 pub use self::{
     clock::Clock,
+    file::FileGates,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},
     redis::RedisGates,
