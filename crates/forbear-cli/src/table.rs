@@ -9,13 +9,16 @@ use forbear::{
     config::show_duration,
     engine::{Plan, Summary},
 };
+use forbear_store::queue::ExitRow;
 
 use crate::exit::{Exit, Failure, written};
 
-/// Hosts with a row of their own; the others are one row.
+/// Hosts, and exits, with a row of their own; the others are one row.
 const ROWS: usize = 20;
+/// Of these, how many are kept for exits that cannot be used, however little went through them.
+const ROWS_FOR_BROKEN: usize = 10;
 
-/// The end of a run, on stderr: a row for each host, and the sum that must come out even (J5).
+/// The end of a run, on stderr: a row for each host and each exit, and the sum that must come out even (J5).
 pub(crate) fn summary(summary: &Summary) {
     let mut rows = vec![
         ["host", "done", "failed", "requests", "refused", "faults", "pauses", "probes", "MiB"]
@@ -29,13 +32,18 @@ pub(crate) fn summary(summary: &Summary) {
             [host.done, host.failed, host.sent, host.refused, host.faults, host.pauses, host.probes]
                 .map(|n| n.to_string()),
         );
-        row.push(format!("{:.1}", host.bytes as f64 / f64::from(1 << 20)));
+        row.push(mib(host.bytes));
         row
     }));
     if summary.hosts.len() > ROWS {
         rows.push(vec![format!("and {} more hosts", summary.hosts.len() - ROWS)]);
     }
     let mut text = if rows.len() > 1 { aligned(&rows) } else { String::new() };
+    if !summary.exits.is_empty() {
+        let rows: Vec<ExitRow> = summary.exits.iter().map(ExitRow::from).collect();
+        let gap = if text.is_empty() { "" } else { "\n" };
+        text.push_str(&format!("{gap}{}\n", exits(rows)));
+    }
     let c = &summary.counts;
     let took = summary.elapsed.as_secs_f64();
     let sent: u64 = summary.hosts.iter().map(|host| host.sent).sum();
@@ -53,6 +61,56 @@ pub(crate) fn summary(summary: &Summary) {
     }
     // Nobody may be there to read it; the records are.
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// What went through each exit, the busiest first. Those that fail or are out are shown before others, and what was paid
+/// where a price is known: in the currency of the price, which is not known.
+pub(crate) fn exits(mut all: Vec<ExitRow>) -> String {
+    all.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.name.cmp(&b.name)));
+    let count = all.len();
+    let priced = all.iter().any(|exit| exit.cost.is_some());
+    let cost = |exit: &ExitRow| exit.cost.map_or_else(String::new, |cost| format!("{cost:.4}"));
+    let row = |name: String, exit: &ExitRow| {
+        let mut row = vec![name, exit.state.clone()];
+        let numbers = [exit.requests, exit.done, exit.refused, exit.blocked, exit.faults];
+        row.extend(numbers.map(|n| n.to_string()));
+        row.push(mib(exit.bytes));
+        row.extend(priced.then(|| cost(exit)));
+        row
+    };
+    let mut header = vec!["exit", "state", "requests", "done", "refused", "blocked", "faults", "MiB"];
+    header.extend(priced.then_some("cost"));
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect()];
+
+    let is_broken = |exit: &ExitRow| matches!(exit.state.as_str(), "failing" | "out");
+    let mut for_broken = all.iter().filter(|exit| is_broken(exit)).count().min(ROWS_FOR_BROKEN);
+    let mut for_others = ROWS - for_broken;
+    let (mut others, mut broken_others) = (ExitRow::new("", ""), 0);
+    let mut sum = ExitRow::new("", "");
+    for exit in &all {
+        sum.add(exit);
+        let take = |room: &mut usize| std::mem::replace(room, room.saturating_sub(1)) > 0;
+        if (is_broken(exit) && take(&mut for_broken)) || take(&mut for_others) {
+            rows.push(row(exit.name.clone(), exit));
+        } else {
+            others.add(exit);
+            broken_others += usize::from(is_broken(exit));
+        }
+    }
+    if count > ROWS {
+        if broken_others > 0 {
+            others.state = format!("{broken_others} not usable");
+        }
+        rows.push(row(format!("{} more exits", count - ROWS), &others));
+    }
+    if priced && count > 1 {
+        rows.push(row(format!("all {count} exits"), &sum));
+    }
+    aligned(&rows)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
 /// What a run would do, on stdout.
@@ -120,4 +178,61 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(n: u64, state: &str) -> ExitRow {
+        ExitRow {
+            requests: n,
+            done: n,
+            bytes: n << 20,
+            ..ExitRow::new(format!("http://10.0.0.{n}:8080"), state)
+        }
+    }
+
+    fn rows(text: &str) -> Vec<Vec<&str>> {
+        text.lines().map(|line| line.split_whitespace().collect()).collect()
+    }
+
+    #[test]
+    fn e1_broken_exits_have_a_row_though_others_are_busier() {
+        let all = (1..=100).map(|n| exit(n, if n % 25 == 0 { "out" } else { "ok" })).collect();
+        let text = exits(all);
+        let rows = rows(&text);
+        assert_eq!(rows.len(), 1 + ROWS + 1, "{text}");
+        let shown: Vec<u64> = rows[1..=ROWS].iter().map(|row| row[2].parse().unwrap()).collect();
+        assert!(shown.is_sorted_by(|a, b| a > b), "the busiest first: {shown:?}");
+        assert!([25, 50, 75, 100].iter().all(|n| shown.contains(n)), "{shown:?}");
+        let rest: u64 = 5050 - shown.iter().sum::<u64>();
+        assert_eq!(rows[ROWS + 1][..5], ["80", "more", "exits", &rest.to_string(), &rest.to_string()]);
+    }
+
+    #[test]
+    fn c4_however_many_are_broken_the_table_has_twenty_rows_and_one() {
+        for (state, of_the_rest) in
+            [("failing", "80 more exits 80 not usable 3240"), ("ok", "80 more exits 3240")]
+        {
+            let text = exits((1..=100).map(|n| exit(n, state)).collect());
+            let rows = rows(&text);
+            assert_eq!(rows.len(), 1 + ROWS + 1, "{text}");
+            assert!(rows[ROWS + 1].join(" ").starts_with(of_the_rest), "{text}");
+        }
+        let many = (1..=100).map(|n| exit(n, if n <= 60 { "out" } else { "ok" })).collect();
+        let text = exits(many);
+        assert_eq!(text.matches(" out ").count(), ROWS_FOR_BROKEN, "{text}");
+    }
+
+    #[test]
+    fn e2_what_was_paid_is_shown_for_each_and_for_all() {
+        let priced = |n, cost| ExitRow { cost, ..exit(n, "ok") };
+        let text = exits(vec![priced(1, Some(0.5)), priced(3, Some(0.25)), priced(2, None)]);
+        let rows = rows(&text);
+        let last: Vec<&str> = rows.iter().map(|row| *row.last().unwrap()).collect();
+        assert_eq!(last, ["cost", "0.2500", "2.0", "0.5000", "0.7500"], "{text}");
+        assert_eq!(rows[4][..4], ["all", "3", "exits", "6"], "{text}");
+        assert!(!exits(vec![priced(2, None)]).contains("cost"), "no price, no cost");
+    }
 }

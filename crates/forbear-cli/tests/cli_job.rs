@@ -205,6 +205,66 @@ fn j2_a_job_is_shown_while_a_process_runs_it_and_after() {
     assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 2, "looking leaves nothing behind");
 }
 
+/// Names of the page's block about `job show --json`: those at the beginnings of its lines, and all others.
+fn documented() -> (Vec<String>, Vec<String>) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/cli.md");
+    let page = fs::read_to_string(page).unwrap();
+    let block = page.split("`forbear job show --json` prints").nth(1).unwrap().split("```").nth(1).unwrap();
+    let block = block.strip_prefix("text\n").unwrap();
+    let first = block.lines().filter(|line| !line.starts_with(' '));
+    let first = first.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    let words = block.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').map(str::to_owned);
+    (first, words.collect())
+}
+
+#[test]
+fn j2_the_reference_names_every_key_of_the_json_that_show_prints() {
+    let place = Place::new();
+    block_on(async {
+        let job = place.open_file();
+        let path = "urls.txt".to_owned();
+        job.set_input(InputIdentity { path, size: 640, modified_us: 1, head_len: 0, head_hash: 0 }).unwrap();
+        one_of_each(&job).await;
+        job.save_gate(shut("http://h", Duration::from_secs(120))).unwrap();
+        job.save_exits(vec![ExitRow { requests: 3, ..ExitRow::new("http://203.0.113.7:8080", "ok") }])
+            .unwrap();
+        job.close().await.unwrap();
+    });
+    let shown: Value = serde_json::from_str(&place.ok(&["show", "out.jsonl.job", "--json"])).unwrap();
+    let shown = shown.as_object().unwrap();
+    let (mut keys, words) = documented();
+    keys.sort_unstable();
+    assert_eq!(shown.keys().cloned().collect::<Vec<_>>(), keys, "keys, in the order of the alphabet");
+    for (key, value) in shown {
+        let part = if let Value::Array(list) = value { list.first().expect(key) } else { value };
+        for name in part.as_object().into_iter().flat_map(|part| part.keys()) {
+            assert!(words.contains(name), "{key}: {name} is not documented");
+        }
+    }
+}
+
+#[test]
+fn e2_the_exits_of_a_file_are_shown_whatever_it_says() {
+    let place = Place::new();
+    block_on(async {
+        let job = place.open_file();
+        let row = |n: u64| ExitRow { requests: n, ..ExitRow::new(format!("http://10.0.0.{n}:8080"), "ok") };
+        job.save_exits((1..=50).map(row).collect()).unwrap();
+        let strange = ExitRow { requests: 99, ..ExitRow::new("http://a\u{1b}[2J", "dream\ning") };
+        job.save_exits(vec![strange, ExitRow::new("http://gone:1", "out")]).unwrap();
+        job.close().await.unwrap();
+    });
+    let text = place.ok(&["show", "out.jsonl.job"]);
+    assert!(text.contains("http://a\u{fffd}[2J") && text.contains("dream\u{fffd}ing"), "{text}");
+    assert!(text.contains("\nhttp://gone:1") && text.contains("\n32 more exits"), "{text}");
+    let shown: Value = serde_json::from_str(&place.ok(&["show", "out.jsonl.job", "--json"])).unwrap();
+    let exits = shown["exits"].as_array().unwrap();
+    assert_eq!(
+        (exits.len(), &exits[0]["requests"], &exits[51]["exit"]),
+        (52, &99.into(), &"http://gone:1".into())
+    );
+}
+
 #[test]
 fn j2_the_command_that_resumes_names_input_job_and_output_as_they_are_from_here() {
     let place = Place::new();

@@ -182,7 +182,7 @@ async fn jitter_bucket_nobody_comes_back_with_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn jitter_bucket_fifty_that_are_refused_together_come_back_one_by_one() {
     // The bucket is opened wide, so that fifty are on the wire; then the way back is the gate's alone.
-    let server = shut_once(250, secs(1), secs(2), ms(100)).await;
+    let server = shut_once(250, secs(1), secs(2), ms(300)).await;
     let config = "policy = \"jitter-bucket\"\npace = \"learned\"\nworkers = 50\nhost_concurrency = 50\n\
                   [hosts.\"*\"]\nrate = \"1000/s burst 100\"\n";
     let job = Job::of(pages(&server, "p", 400)).config(config);

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::{
-    gate::{self, Budget, Cause, Change, Check, Gate, Sent, Told},
+    gate::{self, Budget, Cause, Change, Check, Fence, Gate, Sent, Told},
     hint::{Reading, ScopeHint},
     outcome::{ExitFault, Outcome},
     policy::BoundScope,
@@ -31,7 +31,9 @@ impl Default for Ask {
 /// The right to send one request now. Whoever holds one reports what came of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Grant {
-    sent: [Sent; MAX_SCOPES],
+    at: Timestamp,
+    /// Of each scope: which probe it is, and how many are on the wire with it.
+    taken: [(Fence, u32); MAX_SCOPES],
     cost: u32,
 }
 
@@ -39,13 +41,18 @@ impl Grant {
     /// When it was given.
     #[must_use]
     pub fn at(&self) -> Timestamp {
-        self.sent[0].at
+        self.at
     }
 
     /// Whether the request probes one of its scopes: its lease must be renewed while it is on the wire (B1).
     #[must_use]
     pub fn is_probe(&self) -> bool {
-        self.sent.iter().any(|sent| sent.fence.is_probe())
+        self.taken.iter().any(|(fence, _)| fence.is_probe())
+    }
+
+    fn sent(&self, scope: usize) -> Sent {
+        let (fence, in_flight) = self.taken[scope];
+        Sent { at: self.at, fence, in_flight }
     }
 }
 
@@ -89,9 +96,10 @@ pub fn acquire(gates: &mut [Gate], scopes: &[BoundScope], ask: Ask, now: Timesta
     if let Some(wait) = wait {
         return wait;
     }
-    let mut grant = Grant { sent: [Sent::default(); MAX_SCOPES], cost: ask.cost };
-    for ((gate, scope), sent) in gates.iter_mut().zip(scopes).zip(&mut grant.sent) {
-        *sent = gate.take(&scope.policy, now, ask.cost);
+    let mut grant = Grant { at: now, taken: [(Fence::NONE, 0); MAX_SCOPES], cost: ask.cost };
+    for ((gate, scope), taken) in gates.iter_mut().zip(scopes).zip(&mut grant.taken) {
+        let Sent { fence, in_flight, .. } = gate.take(&scope.policy, now, ask.cost);
+        *taken = (fence, in_flight);
         if ask.first {
             gate.first_try();
         }
@@ -107,17 +115,29 @@ pub struct News {
     pub scope: usize,
     /// What happened to that scope.
     pub change: Change,
-    /// Some scope of the request opened, or may be probed by another: who waits may ask again.
-    pub wakes: bool,
     /// A retry after a fault is within the scope's budget (V3).
     pub retry_granted: bool,
     /// The credentials were refused, and their account has stopped, with this answer or before.
     pub account_stopped: bool,
+    /// A bit for each scope of the request that opened, or may be probed by another.
+    woken: u8,
 }
 
 impl News {
     fn of(scope: usize) -> News {
-        News { scope, change: Change::None, wakes: false, retry_granted: true, account_stopped: false }
+        News { scope, change: Change::None, retry_granted: true, account_stopped: false, woken: 0 }
+    }
+
+    /// Some scope of the request opened, or may be probed by another: who waits may ask again.
+    #[must_use]
+    pub fn wakes(&self) -> bool {
+        self.woken != 0
+    }
+
+    /// Whether this one did, by its index.
+    #[must_use]
+    pub fn wakes_at(&self, scope: usize) -> bool {
+        scope < MAX_SCOPES && self.woken & (1 << scope) != 0
     }
 }
 
@@ -154,23 +174,11 @@ pub fn report(
     now: Timestamp,
 ) -> News {
     let Finding { outcome, reading, item, roll, exit } = *finding;
-    let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
     let named = reading.and_then(|r| r.scope_hint);
-    let scope = match outcome {
-        Outcome::Blocked { .. } => pair(scopes),
-        _ => None,
-    };
-    let scope = scope.unwrap_or_else(|| {
-        let blame = Blame {
-            named: fault.or(named),
-            not_the_exits: exit.is_some_and(|exit| exit.refused_elsewhere),
-            by_exit: matches!(outcome, Outcome::Exit { .. }),
-        };
-        scope::blamed(scopes.iter().map(|scope| (scope.by.as_ref(), scope.role)), blame)
-    });
+    let scope = if scopes.len() == 1 { 0 } else { blamed(scopes, finding) };
     let mut news = News::of(scope);
     for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
-        let (policy, sent) = (&*bound.policy, grant.sent[i]);
+        let (policy, sent) = (&*bound.policy, grant.sent(i));
         let mut change = match outcome {
             Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
             Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
@@ -212,21 +220,35 @@ pub fn report(
             news.account_stopped = matches!(outcome, Outcome::Unauthorised) && gate.has_bad_credentials();
         }
         // However a probe ends, whoever waits for it has another time to wait for.
-        news.wakes |= change == Change::Reopened || sent.fence.is_probe();
+        news.woken |= u8::from(change == Change::Reopened || sent.fence.is_probe()) << i;
     }
     news
 }
 
-/// The scope of the pair of exit and origin, if the request has one: what is blocked is that way there.
-fn pair(scopes: &[BoundScope]) -> Option<usize> {
-    scopes.iter().position(|scope| scope.by.is_some_and(|by| by.exit && by.origin))
+/// Which scope a report falls on.
+fn blamed(scopes: &[BoundScope], finding: &Finding<'_>) -> usize {
+    let Finding { outcome, reading, exit, .. } = *finding;
+    if matches!(outcome, Outcome::Blocked { .. }) {
+        // What is blocked is the way from this exit to this origin, where the request has that pair.
+        let pair = scopes.iter().position(|scope| scope.by.is_some_and(|by| by.exit && by.origin));
+        if let Some(pair) = pair {
+            return pair;
+        }
+    }
+    let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
+    let blame = Blame {
+        named: fault.or(reading.and_then(|r| r.scope_hint)),
+        not_the_exits: exit.is_some_and(|exit| exit.refused_elsewhere),
+        by_exit: matches!(outcome, Outcome::Exit { .. }),
+    };
+    scope::blamed(scopes.iter().map(|scope| (scope.by.as_ref(), scope.role)), blame)
 }
 
 /// Gives everything back for a request that was never sent: no answer, no fault, no success.
 pub fn cancel(gates: &mut [Gate], grant: &Grant) -> News {
     let mut news = News::of(0);
-    for (gate, sent) in gates.iter_mut().zip(&grant.sent) {
-        news.wakes |= gate.give_back(*sent) == Change::ProbeFree;
+    for (i, gate) in gates.iter_mut().enumerate().take(MAX_SCOPES) {
+        news.woken |= u8::from(gate.give_back(grant.sent(i)) == Change::ProbeFree) << i;
     }
     news
 }
@@ -234,8 +256,8 @@ pub fn cancel(gates: &mut [Gate], grant: &Grant) -> News {
 /// A sign of life of a probe on the wire (B1). False when one of its leases is lost.
 pub fn renew(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, now: Timestamp) -> bool {
     let mut held = true;
-    for ((gate, scope), sent) in gates.iter_mut().zip(scopes).zip(&grant.sent) {
-        held &= !sent.fence.is_probe() || gate.renew(&scope.policy, sent.fence, now);
+    for ((gate, scope), (fence, _)) in gates.iter_mut().zip(scopes).zip(&grant.taken) {
+        held &= !fence.is_probe() || gate.renew(&scope.policy, *fence, now);
     }
     held
 }
@@ -269,3 +291,5 @@ pub const HEAT: Duration = Duration::from_secs(30);
 
 // With its key and its place in a map it stays under the 256 bytes that a scope may take.
 const _: () = assert!(size_of::<gate::Gate>() <= 200);
+// `News` has a bit for each scope.
+const _: () = assert!(MAX_SCOPES <= u8::BITS as usize);

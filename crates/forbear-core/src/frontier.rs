@@ -126,8 +126,14 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         while let Some(lane) = self.ready.pop_front() {
             let Some(entry) = self.lanes.get_mut(&lane) else { continue };
             entry.queued = false;
-            if entry.blocked || entry.until > now {
-                continue; // it is on the timer, or on a scope's list
+            if entry.blocked {
+                continue; // it is on a scope's list
+            }
+            if entry.until > now {
+                // Its timer may have rung already, for somebody whose clock was read a little later.
+                let until = entry.until;
+                self.set_timer(lane, until);
+                continue;
             }
             let due = entry.held.peek().is_some_and(|Reverse(held)| held.at <= now);
             let item = if due {
@@ -526,6 +532,22 @@ mod tests {
         assert_eq!((lane, frontier.next(t)), (3, None));
         frontier.finished(2, [&origin]);
         assert_eq!(frontier.next(t), Some((3, "item")), "who was asked in vain stays the first");
+    }
+
+    #[test]
+    fn c3_a_worker_whose_clock_was_read_earlier_loses_no_lane() {
+        let (mut frontier, early) = (Frontier::new(), Timestamp::from_secs(1000));
+        let late = early.plus(std::time::Duration::from_micros(1));
+        for item in ["one", "two"] {
+            frontier.put(1, item);
+        }
+        let (lane, item) = frontier.next(late).unwrap();
+        frontier.defer(lane, item, late); // at once: something has changed meanwhile
+        let (lane, item) = frontier.next(late).unwrap();
+        assert_eq!((lane, item, frontier.next(early)), (1, "one", None), "the lane waits for its time");
+        frontier.hold(lane, item, late);
+        assert_eq!(frontier.next_timer(), Some(late), "and is not forgotten");
+        assert!(frontier.next(late).is_some());
     }
 
     #[test]

@@ -38,6 +38,13 @@ impl ScopeKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it counts by exit, so that a request has it only once its exit is chosen.
+    #[must_use]
+    pub fn is_by_exit(&self) -> bool {
+        // The last part, and no exit's name has a space.
+        self.0.rsplit(' ').next().is_some_and(|part| part.starts_with(EXIT))
+    }
 }
 
 impl From<&ScopeKey> for ScopeKey {
@@ -57,6 +64,9 @@ impl fmt::Debug for ScopeKey {
         write!(f, "ScopeKey({})", self.0)
     }
 }
+
+/// What the name of an exit stands behind in a key.
+const EXIT: &str = "exit=";
 
 /// What a request is about, as far as limits can count it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +131,7 @@ impl Combination {
         part(self.origin, "", Some(parts.origin))?;
         part(self.account, "account=", parts.account)?;
         part(self.endpoint, "endpoint=", parts.endpoint)?;
-        part(self.exit, "exit=", parts.exit)?;
+        part(self.exit, EXIT, parts.exit)?;
         Some(ScopeKey(text.into()))
     }
 
@@ -368,6 +378,21 @@ mod tests {
         }
         let bare = Parts { origin: "http://a:80", ..Parts::default() };
         assert_eq!(keys(&["account"], bare), ["http://a:80"], "nobody is without a scope");
+    }
+
+    #[test]
+    fn s1_a_key_tells_whether_it_counts_by_exit() {
+        for (key, by_exit) in [
+            ("exit=http://p:1", true),
+            ("http://a:80 exit=http://p:1#2~7", true),
+            ("http://a:80 account=k exit=socks5://[::1]:1080", true),
+            ("http://a:80", false),
+            ("http://a:80 endpoint=/way?exit=1", false),
+            ("account=exit=", false),
+            ("run", false),
+        ] {
+            assert_eq!(ScopeKey::from_text(key).is_by_exit(), by_exit, "{key}");
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum Way {
         heat: f64,
         /// What it was refused for, if it was, is this exit's alone, and others may be used.
         others_free: bool,
+        /// Some exit serves at present: it is not all of them that fail.
+        others_serve: bool,
         /// Exits that were told before this one that they, or we, are unwanted there with this item.
         blocked_before: u32,
     },
@@ -71,7 +73,7 @@ pub enum Verdict {
         /// The told wait as it was: what "due" is counted from (X2).
         told: Duration,
     },
-    /// Put back until the next run: it was refused too often in this one, or its quota says no time.
+    /// Put back until the next run: it was refused, or failed by its exits, too often in this one, or its quota says no time.
     ParkForNextRun,
     /// Put back until its account has new credentials.
     ParkForCredentials,
@@ -158,7 +160,7 @@ impl FailReason {
 /// let policy = ItemPolicy { backoff, ..ItemPolicy::default() };
 /// let history = History {
 ///     tries: 2, // the third request for this item
-///     way: Way::Exit { heat: health.heat(now), others_free: true, blocked_before: 0 },
+///     way: Way::Exit { heat: health.heat(now), others_free: true, others_serve: true, blocked_before: 0 },
 ///     ..History::default()
 /// };
 /// // 2^2 s, and 30 s times the heat; chance adds up to half of that.
@@ -178,12 +180,21 @@ pub fn verdict(
         Outcome::Refused(refusal) => after_refusal(refusal, history, policy, roll),
         Outcome::Overloaded => after_failure(history, policy, retry_granted, roll),
         Outcome::Blocked { .. } => match history.way {
-            Way::Exit { blocked_before, .. } if blocked_before < policy.blocked_retries => {
+            Way::Exit { blocked_before, others_free: true, .. }
+                if blocked_before < policy.blocked_retries =>
+            {
                 Verdict::Elsewhere { after: Duration::ZERO }
             }
             _ => Verdict::Fail(FailReason::Blocked),
         },
         Outcome::Exit { processed: Processed::Unknown, .. } if !history.idempotent => Verdict::Unknown,
+        // One that breaks every exit would go round for ever, and take them all from the others.
+        Outcome::Exit { .. }
+            if history.tries >= EXITS_TRIED_MAX
+                && matches!(history.way, Way::Exit { others_serve: true, .. }) =>
+        {
+            Verdict::ParkForNextRun
+        }
         Outcome::Exit { fault: ExitFault::Broken | ExitFault::Silent, .. } => {
             let step = policy.exit_wait;
             let after =
@@ -255,6 +266,8 @@ fn after_failure(history: &History, policy: &ItemPolicy, retry_granted: bool, ro
 
 /// After so many requests in a run an item that is never looked at counts as failing.
 const NOT_TAKEN_MAX: u32 = 32;
+/// Requests for an item in a run, after which an exit fault is no more a reason to try yet another exit.
+const EXITS_TRIED_MAX: u32 = 64;
 /// A longer wait than a century is told as a century: a moment that every clock and every file can hold.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// Chance adds to at most a week of a wait.
@@ -337,6 +350,25 @@ mod tests {
     }
 
     #[test]
+    fn v1_an_item_that_no_exit_can_carry_is_put_off() {
+        for fault in [ExitFault::Broken, ExitFault::NoWay, ExitFault::Rejected] {
+            let outcome = Outcome::Exit { fault, processed: Processed::No };
+            let tried = |tries, others_serve| {
+                let way = Way::Exit { heat: 0.0, others_free: false, others_serve, blocked_before: 0 };
+                decide(&outcome, History { tries, idempotent: true, way, ..History::default() })
+            };
+            let elsewhere = Verdict::Elsewhere { after: Duration::ZERO };
+            assert_eq!(tried(EXITS_TRIED_MAX - 1, true), elsewhere);
+            assert_eq!(tried(EXITS_TRIED_MAX, true), Verdict::ParkForNextRun);
+            assert_eq!(
+                tried(10 * EXITS_TRIED_MAX, false),
+                elsewhere,
+                "E5: no exit serves anybody, so it is not the item"
+            );
+        }
+    }
+
+    #[test]
     fn p6_the_told_time_decides_between_hold_and_park() {
         for (told, holds) in [(1, true), (30, true), (31, false), (300, false), (301, false), (86_400, false)]
         {
@@ -381,7 +413,7 @@ mod tests {
             health.heat(now)
         };
         let decide = |outcome: &Outcome, attempt: u32, heat: f64, roll: f64| {
-            let way = Way::Exit { heat, others_free: true, blocked_before: attempt };
+            let way = Way::Exit { heat, others_free: true, others_serve: true, blocked_before: attempt };
             let history =
                 History { refusals: attempt, tries: attempt, idempotent: true, way, ..History::default() };
             verdict(outcome, &history, &policy, true, roll)
@@ -399,7 +431,7 @@ mod tests {
             (limited, 2, 6, 0.5, elsewhere((4.0 + 18.0) * 1.25)),
             (limited, 2, 10, 1.0, elsewhere((4.0 + 30.0) * 1.5)),
             (refusal(Some(900), Kind::RateLimit, true), 1, 0, 0.0, elsewhere(2.0)), // it binds the exit that was told
-            (limited, 4, 0, 0.0, Verdict::ParkForNextRun),                          // the fifth request was the last
+            (limited, 4, 0, 0.0, Verdict::ParkForNextRun), // the fifth request was the last
             // Blocked: another exit at once; its pair rests for 300 to 360 s, which is the gate's business.
             (blocked, 0, 0, 0.9, elsewhere(0.0)),
             (blocked, 3, 10, 0.0, elsewhere(0.0)),

@@ -20,7 +20,7 @@ use forbear_core::{
     policy::{BoundScope, ItemPolicy, ScopePolicy},
     scope::{Combination, Parts, Role, ScopePlan},
     time::Timestamp,
-    verdict::{History, Verdict, Way, verdict},
+    verdict::{History, Verdict, verdict},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -254,21 +254,10 @@ impl Fleet {
             Finding { outcome: &judged.outcome, reading: None, item: 1, roll, exit: Some(judged.through) };
         let (news, until) = self.with(&scopes, |gates| {
             let news = attempt::report(gates, &scopes, &grant, &finding, now);
-            (news, gates[news.scope].pause_at(now))
+            (news, gates[news.scope].pause_at(now).map(|(until, _)| until))
         });
-        let alone = scopes[news.scope].by.is_some_and(|by| by.exit);
-        if let (true, Some((until, _))) = (alone, until) {
-            self.exits.rests(&pick, until);
-        }
-        if news.wakes {
-            self.exits.recall(&pick);
-        }
+        let way = self.exits.settle(&pick, &judged, &news, &scopes, until, item.blocked).way;
         self.multiplier.sent(now);
-        let way = Way::Exit {
-            heat: judged.through.heat,
-            others_free: alone && judged.others,
-            blocked_before: item.blocked,
-        };
         let history = History {
             failures: item.failures,
             refusals: item.refusals,
@@ -433,12 +422,34 @@ fn s5_with_one_limit_behind_all_exits_rotating_does_not_send_into_the_pause() {
     assert!(early <= 5 * (16 + 2), "{early} requests into pauses");
     let into = fleet.log.iter().filter(|sent| matches!(sent.outcome, Outcome::Refused(_)));
     let late = into.clone().filter(|sent| {
-        let first = fleet.log.iter().rfind(|s| {
+        let first = fleet.log.iter().find(|s| {
             matches!(s.outcome, Outcome::Refused(_)) && s.at < sent.at && sent.at.since(s.at) < 9 * S
         });
         first.is_some_and(|first| sent.at.since(first.at) > 500 * MS && sent.at.since(first.at) < 9 * S)
     });
     assert_eq!(late.count(), 0, "half a second into a pause nobody sends any more");
+}
+
+#[test]
+fn s5_an_exit_that_is_blocked_or_limits_us_itself_says_nothing_about_the_origins_limit() {
+    let limits_us = Outcome::Exit { fault: ExitFault::Limited { wait: None }, processed: Processed::No };
+    for outcome in [Outcome::Blocked { challenge: false }, limits_us] {
+        let (exits, scope, policy) = proxy_queue();
+        let mut fleet = Fleet::new(2, exits, &["origin+exit"], scope, policy);
+        let now = Timestamp::from_secs(1_000);
+        let item = Item { site: 0, failures: 0, refusals: 0, tries: 1, blocked: 0, not: None };
+        let started = [fleet.start(&item, now).unwrap(), fleet.start(&item, now).unwrap()];
+        let mut names = Vec::new();
+        for ((pick, grant, scopes), outcome) in started.into_iter().zip([outcome, refusal(None)]) {
+            names.push(format!("http://site0:80 exit=http://exit{}:1", pick.exit.0));
+            fleet.end(Flight { item: item.clone(), pick, grant, scopes, outcome }, now);
+        }
+        assert!(
+            fleet.gates[&names[1]].pause_at(now).is_some(),
+            "{outcome:?}: the limit is the second exit's"
+        );
+        assert!(fleet.gates["http://site0:80"].pause_at(now).is_none(), "{outcome:?}: and not the origin's");
+    }
 }
 
 #[test]

@@ -138,7 +138,7 @@ async fn e1_what_a_socks_exit_does_instead_is_told_apart() {
         ("", full(5), reply(5), NoWay),
         ("", full(6), reply(6), NoWay),
         ("", full(7), reply(7), Broken),
-        ("", full(8), reply(8), Broken),
+        ("", full(8), reply(8), NoWay),
         ("", full(99), reply(99), Broken),
         ("", last(vec![5, 5]), reply(5), NoWay),
         ("", last(vec![4, 0, 0, 1]), SocksMalformed, Broken),

@@ -91,6 +91,25 @@ async fn e4_a_token_lasts_until_the_exit_is_left() {
 }
 
 #[tokio::test]
+async fn e2_without_rotation_whoever_waits_for_an_exit_of_its_own_holds_up_nobody() {
+    let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
+    let pool = ExitPool::new(exits(2), PoolOptions { exits: policy, ..PoolOptions::default() });
+    let mut item = Item::new();
+    let refusal = heads(&[("retry-after", "600")]);
+    let exit = pool.exit(SITE, &item).await.unwrap();
+    let _ = exit.answered(&mut item, Received::new(429, &refusal)).await.unwrap();
+    let (theirs, waiting) = (pool.clone(), item.clone());
+    let waits = tokio::spawn(async move { theirs.exit(SITE, &waiting).await.map(drop) });
+    tokio::task::yield_now().await;
+    for _ in 0..3 {
+        // By the other one, with nobody in the way; else it hangs.
+        tokio::time::timeout(Duration::from_secs(60), serve(&pool)).await.unwrap();
+    }
+    assert!(!waits.is_finished());
+    waits.abort();
+}
+
+#[tokio::test]
 async fn c2_an_exit_that_is_dropped_gives_everything_back() {
     let pool = narrow(1);
     for _ in 0..3 {

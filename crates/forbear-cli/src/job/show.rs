@@ -11,7 +11,7 @@ use forbear_core::{policy::ScopePolicy, time::Timestamp};
 use forbear_store::{
     gate::GateRecord,
     queue::{
-        InputEnd, QueueError,
+        ExitRow, InputEnd, QueueError,
         inspect::{JobFile, LaneCounts, Running, Summary},
     },
 };
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{failure, open, output, plain, resume};
 use crate::{
     exit::{Exit, Failure, written},
-    table::aligned,
+    table::{self, aligned},
     words,
 };
 
@@ -30,6 +30,7 @@ struct Shown<'a> {
     summary: Summary,
     pauses: Pauses,
     lanes: Lanes,
+    exits: Vec<ExitRow>,
     now: Timestamp,
 }
 
@@ -62,7 +63,8 @@ pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
     let file = open(job)?;
     let now = now();
     let read = || -> Result<Shown<'_>, QueueError> {
-        Ok(Shown { job, summary: file.summary()?, pauses: pauses(&file, now)?, lanes: lanes(&file)?, now })
+        let (summary, pauses, lanes) = (file.summary()?, pauses(&file, now)?, lanes(&file)?);
+        Ok(Shown { job, summary, pauses, lanes, exits: file.exits()?, now })
     };
     let shown = read().map_err(|e| failure(job, &e))?;
     let text = if as_json { format!("{:#}\n", shown.json()) } else { shown.text() };
@@ -182,6 +184,9 @@ impl Shown<'_> {
         if !self.lanes.rows.is_empty() {
             parts.push(self.lanes_table());
         }
+        if !self.exits.is_empty() {
+            parts.push(self.exits_table());
+        }
         if s.running == Running::No && (c.open() > 0 || c.input == InputEnd::More) {
             parts.push(format!("go on with: {}\n", resume(self.job, s)));
         }
@@ -279,6 +284,14 @@ impl Shown<'_> {
         text
     }
 
+    fn exits_table(&self) -> String {
+        let rows = self.exits.iter().map(|exit| {
+            let (name, state) = (plain(&exit.name).into_owned(), plain(&exit.state).into_owned());
+            ExitRow { name, state, ..exit.clone() }
+        });
+        table::exits(rows.collect())
+    }
+
     fn json(&self) -> Value {
         let s = &self.summary;
         let c = &s.counts;
@@ -328,6 +341,12 @@ impl Shown<'_> {
                     "pending": lane.pending, "parked": lane.parked, "done": lane.done, "failed": lane.failed,
                 })
             }).collect::<Vec<_>>(),
+            "exits": self.exits.iter().map(|exit| json!({
+                "exit": exit.name, "state": exit.state,
+                "requests": exit.requests, "done": exit.done, "refused": exit.refused,
+                "blocked": exit.blocked, "faults": exit.faults, "bytes": exit.bytes,
+                "cost": exit.cost.map(|cost| (cost * 1e6).round() / 1e6),
+            })).collect::<Vec<_>>(),
             "resume": resume(self.job, s),
         })
     }

@@ -1,6 +1,7 @@
 //! nginx as an origin for proxies: the same pages by http, by https, and by https with HTTP/2, and a log of who asked.
 
 use std::fs;
+use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
@@ -14,6 +15,8 @@ const H2: &str = "127.0.0.251";
 /// One request, by nginx's own log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Seen {
+    /// When it was answered, in Unix time.
+    pub(crate) at: Duration,
     /// The address that it came from.
     pub(crate) client: String,
     /// The status of the answer.
@@ -47,7 +50,7 @@ impl Origin {
             )
         };
         let http = format!(
-            "log_format seen \"$remote_addr $status $server_protocol $request_uri\";\n{}{}",
+            "log_format seen \"$msec $remote_addr $status $server_protocol $request_uri\";\n{}{}",
             site(&format!("{TLS}:@PORT@ ssl")),
             site(&format!("{H2}:@PORT@ ssl http2"))
         );
@@ -84,11 +87,11 @@ impl Origin {
         let log = fs::read_to_string(self.nginx.dir.path().join("seen.log")).unwrap_or_default();
         log.lines()
             .map(|line| {
-                let [client, status, protocol, path] = line.split(' ').collect::<Vec<_>>()[..] else {
+                let [at, client, status, protocol, path] = line.split(' ').collect::<Vec<_>>()[..] else {
                     panic!("nginx wrote {line}");
                 };
-                let status = status.parse().unwrap();
-                Seen { client: client.into(), status, protocol: protocol.into(), path: path.into() }
+                let (at, status) = (Duration::from_secs_f64(at.parse().unwrap()), status.parse().unwrap());
+                Seen { at, client: client.into(), status, protocol: protocol.into(), path: path.into() }
             })
             .collect()
     }

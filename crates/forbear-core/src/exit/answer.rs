@@ -77,9 +77,10 @@ pub fn of_connect(status: u16, headers: &HeaderMap, now: Timestamp) -> ExitFault
 pub fn of_socks_reply(reply: u8) -> ExitFault {
     match reply {
         // General failure; network, then host unreachable; connection refused; TTL expired.
-        1 | 3..=6 => ExitFault::NoWay,
+        // Type of address not supported: one for which another exit may do.
+        1 | 3..=6 | 8 => ExitFault::NoWay,
         2 => ExitFault::Forbidden, // not allowed by the ruleset
-        _ => ExitFault::Broken,    // command or type of address not supported, or no reply at all
+        _ => ExitFault::Broken,    // command not supported, or no reply at all
     }
 }
 
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn e1_socks_replies() {
         use ExitFault::{Broken, Forbidden, NoWay};
-        let expected = [Broken, NoWay, Forbidden, NoWay, NoWay, NoWay, NoWay, Broken, Broken, Broken];
+        let expected = [Broken, NoWay, Forbidden, NoWay, NoWay, NoWay, NoWay, Broken, NoWay, Broken];
         for (reply, fault) in expected.into_iter().enumerate().skip(1) {
             assert_eq!(of_socks_reply(reply as u8), fault, "{reply}");
         }

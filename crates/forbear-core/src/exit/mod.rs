@@ -36,7 +36,7 @@ use std::{sync::Arc, time::Duration};
 pub use self::{
     answer::{Answerer, answered_by, of_connect, of_socks_reply},
     health::Health,
-    judge::{ExitChange, Judged, Tally},
+    judge::{ExitChange, Judged, Settled, Tally},
     pool::{Exits, Usable},
 };
 use crate::{
@@ -130,6 +130,10 @@ pub struct Pick {
     pub session: u64,
     origin: Arc<str>,
     at: Timestamp,
+    /// It tries an exit out.
+    trial: bool,
+    /// How many exits had been recalled until then.
+    recalls: u64,
 }
 
 impl Pick {

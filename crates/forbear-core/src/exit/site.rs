@@ -19,6 +19,10 @@ pub(super) struct Site {
     /// Holds as many requests as it may.
     pub(super) full: Vec<ExitId>,
     pub(super) pairs: HashMap<ExitId, Pair>,
+    /// Requests that hold an exit here.
+    pub(super) in_flight: usize,
+    /// The exits of those that try one out: it has never served, or has failed since.
+    pub(super) trying: Vec<ExitId>,
     /// How many pairs are set aside for failing too often.
     pub(super) aside: usize,
     /// Different exits that found no way to the origin, since the last that did; as many as matter.
@@ -41,6 +45,8 @@ pub(super) struct Pair {
     /// Failures of this pair in a row.
     pub(super) fails: u32,
     pub(super) failed_at: Timestamp,
+    /// When the exit broke off here last, if it has not served here since.
+    pub(super) broke_at: Option<Timestamp>,
     pub(super) aside: bool,
 }
 
@@ -52,6 +58,8 @@ impl Site {
             waiting: BTreeSet::new(),
             full: Vec::new(),
             pairs: HashMap::new(),
+            in_flight: 0,
+            trying: Vec::new(),
             aside: 0,
             no_way: Vec::new(),
             refused: None,
@@ -85,6 +93,12 @@ impl Site {
     /// Nobody asks the exit before `until`.
     pub(super) fn put_off(&mut self, exit: ExitId, until: Timestamp) {
         if self.take(exit) {
+            self.waiting.insert((until, exit));
+            return;
+        }
+        let sooner = self.waiting.iter().find(|(at, other)| *other == exit && *at < until).copied();
+        if let Some(entry) = sooner {
+            self.waiting.remove(&entry);
             self.waiting.insert((until, exit));
         }
     }
@@ -127,6 +141,7 @@ impl Pair {
             in_flight: 0,
             fails: 0,
             failed_at: Timestamp::ZERO,
+            broke_at: None,
             aside: false,
         }
     }

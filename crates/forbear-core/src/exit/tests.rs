@@ -189,6 +189,23 @@ fn e5_an_exit_that_turns_us_away_is_out_and_the_last_one_ends_it() {
 }
 
 #[test]
+fn e5_nobody_waits_for_an_exit_that_is_out() {
+    let (mut exits, now) = (pool(2), start());
+    let hour = now.plus(Duration::from_secs(3_600));
+    for _ in 0..2 {
+        let pick = pick(&mut exits, A, Ask::default(), now);
+        let _ = exits.judge(&pick, &refused(), 0, now, 0.0);
+        exits.rests(&pick, hour);
+    }
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until: hour });
+    for _ in 0..2 {
+        let pick = pick(&mut exits, B, Ask::default(), now);
+        let _ = exits.judge(&pick, &fault(ExitFault::Rejected), 0, now, 0.0);
+    }
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::None);
+}
+
+#[test]
 fn e5_exits_that_all_fail_are_waited_for() {
     let (mut exits, now) = (pool(2), start());
     for _ in 0..2 {
@@ -329,6 +346,68 @@ fn c2_a_full_exit_is_offered_when_a_request_comes_back() {
 }
 
 #[test]
+fn c2_a_full_exit_without_a_request_that_we_know_of_is_asked_again_in_a_moment() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let asked = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.full(&asked);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until: now.plus(MS) });
+}
+
+#[test]
+fn b1_a_gates_old_news_puts_off_no_exit_that_was_recalled_since() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let until = now.plus(Duration::from_secs(15));
+    let (probe, asked) = (pick(&mut exits, A, Ask::default(), now), pick(&mut exits, A, Ask::default(), now));
+    // The gate says to wait for the probe; before that is heard here, the probe is back.
+    let _ = exits.judge(&probe, &Outcome::Success, 0, now, 0.0);
+    exits.recall(&probe);
+    let _ = exits.put_off(&asked, until);
+    let again = pick(&mut exits, A, Ask::default(), now);
+    let _ = exits.put_off(&again, until);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until });
+}
+
+#[test]
+fn e1_a_failing_pair_is_tried_however_busy_its_exit_is_elsewhere() {
+    let (mut exits, now) = (pool(5), start());
+    for _ in 0..50 {
+        serve(&mut exits, B, now);
+    }
+    let picks: Vec<Pick> = (0..5).map(|_| pick(&mut exits, A, Ask::default(), now)).collect();
+    for failed in &picks[..2] {
+        let _ = exits.judge(failed, &fault(ExitFault::NoWay), 0, now, 0.0);
+    }
+    let _elsewhere: Vec<Pick> = (0..20).map(|_| pick(&mut exits, B, Ask::default(), now)).collect();
+    let later = now.plus(Duration::from_secs(130)); // its failure is forgotten, its trial is not
+    let used: Vec<ExitId> = (0..5).map(|_| pick(&mut exits, A, Ask::default(), later).exit).collect();
+    for failed in &picks[..2] {
+        assert!(used.contains(&failed.exit), "{used:?}");
+        let again = (0..20).any(|_| pick(&mut exits, A, Ask::default(), later).exit == failed.exit);
+        assert!(!again, "one at a time until it serves");
+    }
+}
+
+#[test]
+fn e2_who_is_a_little_dearer_is_used_too() {
+    let priced = Traits { price_per_request: 1.0, ..Traits::default() };
+    let (mut exits, now) = (Exits::new(ExitPolicy::default(), [priced; 4], 1), start());
+    for n in 0..204 {
+        // Each of them has served, and all but one had a failure once.
+        let keep = Ask { keep: Some(ExitId(n % 4)), ..Ask::default() };
+        let pick = pick(&mut exits, A, keep, now);
+        let outcome = if n < 4 && n > 0 { Outcome::NotTaken } else { Outcome::Success };
+        let _ = exits.judge(&pick, &outcome, 0, now, 0.5);
+    }
+    let mut used = [0; 4];
+    for _ in 0..400 {
+        used[serve(&mut exits, A, now).0 as usize] += 1;
+    }
+    assert!(used.iter().all(|n| *n >= 60), "{used:?}");
+}
+
+#[test]
 fn e2_exits_that_fail_too_often_are_set_aside_but_never_more_than_half() {
     let (mut exits, mut now) = (pool(10), start());
     let mut used = [0u32; 10];
@@ -364,6 +443,19 @@ fn c4_ten_thousand_exits_at_many_origins_are_bounded() {
 }
 
 #[test]
+fn c4_pairs_of_exit_and_origin_are_bounded() {
+    let (mut exits, mut now) = (pool(10_000), start());
+    let mut most = 0;
+    for n in 0..260_000u32 {
+        now = now.plus(MS);
+        serve(&mut exits, &format!("https://h{}:443", n % 20), now);
+        most = most.max(exits.pairs);
+    }
+    assert!((90_000..=100_000).contains(&most), "{most}");
+    assert_eq!(exits.pairs, exits.sites.values().map(|site| site.pairs.len()).sum::<usize>());
+}
+
+#[test]
 fn e2_without_rotation_an_item_waits_for_its_own_exit_unless_that_is_broken() {
     let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
     let (mut exits, now) = (Exits::new(policy, vec![Traits::default(); 3], 1), start());
@@ -383,4 +475,121 @@ fn e2_without_rotation_an_item_waits_for_its_own_exit_unless_that_is_broken() {
     assert_eq!(again.exit, ExitId(1));
     let _ = exits.judge(&again, &fault(ExitFault::Broken), 0, until, 0.0);
     assert_ne!(pick(&mut exits, A, own, until).exit, ExitId(1));
+}
+
+#[test]
+fn c2_who_finds_an_exit_full_calls_nobody_else_who_did() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let held = pick(&mut exits, A, Ask::default(), now);
+    let one = pick(&mut exits, A, Ask::default(), now);
+    assert!(exits.full(&one).is_empty());
+    let other = pick(&mut exits, B, Ask::default(), now);
+    assert!(exits.full(&other).is_empty(), "A would find it as full, and call B, and so on");
+    let third = pick(&mut exits, "https://c:443", Ask::default(), now);
+    assert!(exits.turn_down(&third).is_empty(), "nothing has come back");
+    for origin in [A, B] {
+        assert_eq!(exits.choose(origin, Ask::default(), now), Choice::Busy { or: None });
+    }
+    let mut called = exits.judge(&held, &Outcome::Success, 0, now, 0.0).freed;
+    called.sort_unstable();
+    assert_eq!(called, [A.into(), B.into()]);
+}
+
+/// Exits that take a request and say nothing hold a place for as long as a request may take.
+#[test]
+fn e2_among_many_dead_exits_the_few_that_serve_get_nearly_everything() {
+    let (mut exits, mut now) = (pool(300), start());
+    let dead = |exit: ExitId| !exit.0.is_multiple_of(30);
+    let (mut stuck, mut served, mut trials) = (Vec::new(), 0, 0);
+    for n in 0..20_000u64 {
+        now = now.plus(MS);
+        stuck.retain(|(pick, until)| {
+            if *until <= now {
+                let _ = exits.judge(pick, &fault(ExitFault::Silent), 0, now, 0.5);
+            }
+            *until > now
+        });
+        if stuck.len() >= 8 {
+            continue; // as many as there may be on the wire
+        }
+        let Choice::Use(pick) = exits.choose(A, Ask::default(), now) else { continue };
+        if dead(pick.exit) {
+            trials += usize::from(n > 10_000);
+            stuck.push((pick, now.plus(Duration::from_secs(2))));
+        } else {
+            let _ = exits.judge(&pick, &Outcome::Success, 0, now, 0.5);
+            served += usize::from(n > 10_000);
+        }
+    }
+    assert!(served > 9_900 && (1..100).contains(&trials), "{served} served, {trials} tried out");
+}
+
+#[test]
+fn e2_an_item_that_one_exit_failed_may_try_out_another() {
+    let (mut exits, now) = (pool(40), start());
+    let first = serve(&mut exits, A, now);
+    let other = pick(&mut exits, A, Ask { not: Some(first), ..Ask::default() }, now);
+    assert_ne!(other.exit, first);
+    let again = pick(&mut exits, A, Ask { not: Some(first), ..Ask::default() }, now);
+    assert_eq!(again.exit, first, "one at a time is tried out");
+}
+
+#[test]
+fn e2_without_rotation_nobody_waits_for_an_exit_that_finds_no_way() {
+    let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
+    let (mut exits, mut now) = (Exits::new(policy, vec![Traits::default(); 3], 1), start());
+    for _ in 0..10 {
+        serve(&mut exits, A, now);
+    }
+    let (mut keep, mut asked) = (Some(ExitId(1)), Vec::new());
+    loop {
+        let next = pick(&mut exits, A, Ask { keep, ..Ask::default() }, now);
+        now = now.plus(MS);
+        let judged = exits.judge(&next, &fault(ExitFault::NoWay), 0, now, 0.0);
+        (keep, asked) = (Some(next.exit), [asked, vec![next.exit]].concat());
+        if matches!(judged.outcome, Outcome::Fault { .. }) {
+            break; // believed: from here on attempts count, and the item ends
+        }
+    }
+    assert_eq!((asked[0], asked.len()), (ExitId(1), 3), "{asked:?}");
+}
+
+#[test]
+fn e1_exits_that_drop_one_site_serve_the_others_as_before() {
+    let (mut exits, mut now) = (pool(4), start());
+    for _ in 0..40 {
+        serve(&mut exits, A, now);
+    }
+    let (mut believed, mut held_up) = (false, 0);
+    for _ in 0..10_000 {
+        now = now.plus(MS);
+        if let Choice::Use(pick) = exits.choose(B, Ask::default(), now) {
+            let judged = exits.judge(&pick, &fault(ExitFault::Broken), 0, now, 0.5);
+            believed |= matches!(judged.outcome, Outcome::Fault { passing: true, .. });
+        }
+        match exits.choose(A, Ask::default(), now) {
+            Choice::Use(pick) => _ = exits.judge(&pick, &Outcome::Success, 0, now, 0.5),
+            _ => held_up += 1,
+        }
+    }
+    assert!(believed, "three exits that others are served by agree: the run does not go on for ever");
+    assert_eq!((held_up, exits.usable_count()), (0, 4));
+}
+
+#[test]
+fn e1_what_was_on_its_way_when_an_exit_broke_says_nothing_about_one_site() {
+    let (mut exits, now) = (pool(1), start());
+    serve(&mut exits, A, now);
+    let (served, one, other) = (
+        pick(&mut exits, A, Ask::default(), now),
+        pick(&mut exits, B, Ask::default(), now),
+        pick(&mut exits, B, Ask::default(), now),
+    );
+    let later = now.plus(MS);
+    let _ = exits.judge(&one, &fault(ExitFault::Broken), 0, later, 0.5);
+    let _ = exits.judge(&served, &Outcome::Success, 0, later, 0.5);
+    let judged = exits.judge(&other, &fault(ExitFault::Broken), 0, later, 0.5);
+    assert_eq!(judged.outcome, fault(ExitFault::Broken));
+    assert!(matches!(judged.change, ExitChange::Failed { .. }));
 }

@@ -33,6 +33,8 @@ pub(super) struct Attempt {
     pub(super) headers: HeaderMap,
     pub(super) body: Option<Stored>,
     pub(super) bytes: u64,
+    /// Bytes of body as they came: what is paid for.
+    pub(super) received: u64,
     pub(super) error: Option<String>,
     /// A redirect that is to be followed.
     pub(super) next: Option<Hop>,
@@ -146,7 +148,7 @@ impl<G: GateStore> Shared<G> {
                 }
             }
         };
-        attempt.bytes = response.body.decoded();
+        (attempt.bytes, attempt.received) = (response.body.decoded(), response.body.received());
         let reading = if looks_into_body { self.read(&response, route, Some(&prefix)) } else { head };
         let outcome = match fault {
             Some(fault) if !refused_by_head => {

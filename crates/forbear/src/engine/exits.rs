@@ -12,7 +12,7 @@ use super::{cookies::Cookies, summary::ExitCount};
 use crate::{
     client::{Client, ExitSession, Target, Way},
     config::Settings,
-    exit::{Entry, EnvProxies, ExitRow, ExitSecrets, ExitUrl, Members},
+    exit::{EnvProxies, ExitRow, ExitSecrets, ExitUrl, Members, Names},
 };
 
 /// By which exits the origins of a run are reached.
@@ -34,7 +34,11 @@ impl Pools {
             min_success: exits.min_success,
             ..ExitPolicy::default()
         };
-        let pool = |entries| Arc::new(Pool::new(entries, policy.clone(), settings.cookies, client.clone()));
+        let mut names = Names::default();
+        let mut pool = |entries| {
+            let members = Members::new(entries, policy.clone(), &mut names);
+            Arc::new(Pool::new(members, settings.cookies, client.clone()))
+        };
         if !exits.list.is_empty() {
             return Pools::All(pool(exits.list.clone()));
         }
@@ -105,9 +109,9 @@ pub(super) struct Out {
 }
 
 impl Pool {
-    fn new(entries: Vec<Entry>, policy: ExitPolicy, cookies: bool, client: Client) -> Pool {
+    fn new(members: Members, cookies: bool, client: Client) -> Pool {
         let (sessions, jars) = (Mutex::default(), Mutex::default());
-        Pool { members: Members::new(entries, policy), sessions, jars, cookies, client }
+        Pool { members, sessions, jars, cookies, client }
     }
 
     /// The session of a pick: connections, TLS tickets and cookies of that exit at that origin.
@@ -170,3 +174,23 @@ pub(super) fn waits_for_exits(origin: &str) -> ScopeKey {
 
 /// Sessions at hand; each holds some kilobytes of TLS tickets and a connection or two.
 const SESSIONS_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Environment;
+
+    #[test]
+    fn s2_two_variables_that_differ_in_their_credentials_are_two_exits() {
+        let environment = Environment::of(|name| match name {
+            "http_proxy" => Some("http://one:x@proxy.example:8080".into()),
+            "https_proxy" => Some("http://two:x@proxy.example:8080".into()),
+            _ => None,
+        });
+        let mut settings = Settings::default();
+        settings.exits.environment = EnvProxies::read(&environment).unwrap();
+        let pools = Pools::new(&settings, &Client::default());
+        let names: Vec<String> = pools.iter().map(|pool| pool.members.name(ExitId(0)).to_string()).collect();
+        assert_eq!(names, ["http://proxy.example:8080", "http://proxy.example:8080#2"]);
+    }
+}

@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use forbear_core::{
-    exit::ExitId, frontier::Frontier, multiplier::RetryMultiplier, scope::ScopeKey, time::Timestamp,
+    exit::{ExitId, Usable},
+    frontier::Frontier,
+    multiplier::RetryMultiplier,
+    scope::ScopeKey,
+    time::Timestamp,
 };
 use forbear_store::queue::{Counters, Item, LaneId};
 
@@ -74,6 +78,8 @@ pub(super) struct Front {
     asleep: HashMap<LaneId, Timestamp>,
     /// Counts events that may let a waiting lane go: whoever decided on older news asks again.
     pub(super) changes: u64,
+    /// Those of them that end a wait before its time.
+    pub(super) wakes: u64,
     pub(super) idle: usize,
     /// Items in the hands of workers.
     pub(super) busy: usize,
@@ -163,10 +169,13 @@ impl Front {
         timers.filter(|at| *at != Timestamp::MAX).min()
     }
 
-    /// A scope has opened, or may be probed by another: its lanes are asked again.
-    pub(super) fn wake(&mut self, scopes: &[ScopeKey]) {
+    /// A scope of a request to `origin` has opened, or may be probed by another: its lanes are asked again.
+    pub(super) fn wake(&mut self, scopes: &[ScopeKey], origin: &str) {
         self.changes += 1;
-        let touched = |route: &Route| route.scopes.iter().any(|scope| scopes.contains(&scope.key));
+        self.wakes += 1;
+        let touched = |route: &Route| {
+            *route.origin == *origin || route.scopes.iter().any(|scope| scopes.contains(&scope.key))
+        };
         for (lane, route) in &self.routes {
             if touched(route) {
                 self.frontier.wake(*lane);
@@ -177,6 +186,7 @@ impl Front {
     /// Something that concerns lanes of all origins has changed.
     pub(super) fn wake_all(&mut self) {
         self.changes += 1;
+        self.wakes += 1;
         for lane in self.routes.keys() {
             self.frontier.wake(*lane);
         }
@@ -186,6 +196,16 @@ impl Front {
     pub(super) fn waiting_for(&self, scope: &ScopeKey) -> usize {
         let lanes = self.routes.iter().filter(|(_, route)| route.scopes.iter().any(|s| s.key == *scope));
         lanes.filter_map(|(lane, _)| self.frontier.waiting(*lane)).map(|(items, _)| items).sum()
+    }
+
+    /// Whether an item at hand waits for something else than an exit: it goes directly, or its exits can be used.
+    pub(super) fn has_a_way(&self) -> bool {
+        let usable = |route: &Route| match &route.pool {
+            Some(pool) => pool.members.usable() == Usable::Yes,
+            None => true,
+        };
+        let waits = |lane| self.frontier.waiting(lane).is_some_and(|(items, _)| items > 0);
+        self.routes.iter().any(|(lane, route)| waits(*lane) && usable(route))
     }
 
     /// Forgets the routes of lanes that are done.

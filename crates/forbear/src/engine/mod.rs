@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forbear_core::{exit::Usable, policy::BoundScope, time::Timestamp};
+use forbear_core::{exit::Usable, policy::BoundScope, scope::ScopeKey, time::Timestamp};
 use forbear_store::{
     gate::{GateRecord, GateStore, MemoryGates, StoreError},
     queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until},
@@ -210,8 +210,8 @@ struct Shared<G> {
     ended: Notify,
     timer: Timer,
     stopping: AtomicBool,
-    /// Gates of exits as the last run left them, until they are met.
-    kept_exits: Mutex<HashMap<String, Vec<u8>>>,
+    /// Gates of exits as the last run left them, until they are met. Held while one is put back: nobody asks it before.
+    kept_exits: tokio::sync::Mutex<HashMap<String, Vec<u8>>>,
     /// Whether it was said that no exit can be used.
     no_exit: AtomicBool,
     /// Items on the wire that must not be sent twice: if the run ends under one, nobody knows what became of it (V2).
@@ -287,7 +287,7 @@ impl Run {
             ended: Notify::new(),
             timer: Timer::default(),
             stopping: AtomicBool::new(false),
-            kept_exits: Mutex::default(),
+            kept_exits: tokio::sync::Mutex::default(),
             no_exit: AtomicBool::new(false),
             once: Mutex::default(),
             events,
@@ -321,7 +321,8 @@ impl Run {
         if let Err(error) = shared.take_new_credentials(&mut kept).await {
             shared.stop_for(&error);
         }
-        shared.kept_exits.lock().extend(kept.extract_if(|scope, _| scope.contains("exit=")));
+        let by_exit = kept.extract_if(|scope, _| ScopeKey::from_text(scope).is_by_exit());
+        shared.kept_exits.lock().await.extend(by_exit);
         let mut feeder = Feeder::new(shared.clone(), kept);
         let end = supervise(&shared, &mut feeder, &stop, deadline).await;
 
@@ -463,9 +464,11 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         let hopeless = match usable {
             Usable::Yes => false,
             Usable::Out => wait.is_none(),
-            // A proxy's outage is waited for as long as a server's.
+            // A proxy's outage is waited for as long as a server's, and by those alone that go by it.
             Usable::Failing { since, .. } => {
-                deadline.is_none() && now.since(since) > shared.settings.stall_after
+                deadline.is_none()
+                    && now.since(since) > shared.settings.stall_after
+                    && !shared.front.lock().has_a_way()
             }
         };
         if hopeless {
@@ -541,14 +544,10 @@ impl<G: GateStore> Shared<G> {
 
     /// Puts the gates of an exit back as the last run left them (P8).
     async fn restore(&self, scopes: &[BoundScope]) {
-        let mut mine: HashMap<String, Vec<u8>> = {
-            let mut kept = self.kept_exits.lock();
-            if kept.is_empty() {
-                return;
-            }
-            scopes.iter().filter_map(|scope| kept.remove_entry(scope.key.as_str())).collect()
-        };
-        restore(&mut mine, &*self.gates, scopes).await;
+        let mut kept = self.kept_exits.lock().await;
+        if !kept.is_empty() {
+            restore(&mut kept, &*self.gates, scopes).await;
+        }
     }
 
     /// Says when no exit can be used any more, once until one can again (E5).

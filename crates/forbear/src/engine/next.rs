@@ -20,6 +20,7 @@ use super::{
     exits::{Out, Pool, waits_for_exits},
     front::{LaneKey, Work},
     route::Route,
+    worker::HELD_MAX,
 };
 use crate::{
     exit::{Asker, ExitSecrets, Leave as LeaveByExit},
@@ -66,18 +67,21 @@ impl Course {
 }
 
 /// Whether an item may start.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is taken apart where it is made; a box would be an allocation a request"
-)]
 enum Leave<G: GateStore> {
     Go(Admission<G>, Arc<[BoundScope]>, Option<Out>),
     Wait {
         until: Timestamp,
         cause: Cause,
     },
-    /// Until a request of this scope comes back.
-    Full(ScopeKey),
+    /// Until then, and this item alone: it waits for an exit of its own.
+    Hold {
+        until: Timestamp,
+    },
+    /// Until a request of this scope comes back, or until then.
+    Full {
+        scope: ScopeKey,
+        or: Option<Timestamp>,
+    },
 }
 
 /// A request of a route that goes by one of a pool's exits.
@@ -89,11 +93,13 @@ struct ByExit<'a, G> {
 
 impl<G: GateStore> Asker for ByExit<'_, G> {
     async fn scopes(&self, pick: &Pick) -> Arc<[BoundScope]> {
-        let (scopes, fresh) = self.shared.routes.through(self.route, &self.pool.members, pick);
-        if fresh {
-            self.shared.restore(&scopes).await;
+        let members = &self.pool.members;
+        if let Some(known) = self.route.through(members, pick) {
+            return known;
         }
-        scopes
+        let scopes = self.shared.routes.through(self.route, members, pick);
+        self.shared.restore(&scopes).await;
+        self.route.keep(members, pick, scopes)
     }
 
     fn freed(&self, origins: Vec<Arc<str>>) {
@@ -101,12 +107,19 @@ impl<G: GateStore> Asker for ByExit<'_, G> {
     }
 }
 
+/// How many events there had been when a worker looked.
+#[derive(Clone, Copy)]
+struct Seen {
+    changes: u64,
+    wakes: u64,
+}
+
 /// What a worker finds when it looks for work.
 enum Look {
     /// A lane wants its next page.
     Load(LaneKey),
     /// An item that may be asked for.
-    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, changes: u64, turn: bool },
+    Item { lane: LaneKey, work: Box<Work>, route: Option<Arc<Route>>, seen: Seen, turn: bool },
     /// Nothing: the worker counts as idle.
     Nothing,
 }
@@ -120,7 +133,7 @@ impl<G: GateStore> Shared<G> {
                 return None;
             }
             let now = self.gates.now();
-            let (lane, work, route, changes, turn) = match self.look(now) {
+            let (lane, work, route, seen, turn) = match self.look(now) {
                 Look::Load(lane) => {
                     self.load(lane).await;
                     continue;
@@ -131,7 +144,7 @@ impl<G: GateStore> Shared<G> {
                     self.front.lock().idle -= 1;
                     continue;
                 }
-                Look::Item { lane, work, route, changes, turn } => (lane, work, route, changes, turn),
+                Look::Item { lane, work, route, seen, turn } => (lane, work, route, seen, turn),
             };
             let Some(route) = route else {
                 self.give_back(lane, work);
@@ -144,14 +157,29 @@ impl<G: GateStore> Shared<G> {
                     }
                     return Some(Started { work, course: Course { lane, route, scopes, out }, admission });
                 }
-                Ok(Leave::Wait { until, cause }) => self.defer(lane, work, until, cause, changes),
-                Ok(Leave::Full(scope)) => {
+                Ok(Leave::Wait { until, cause }) => self.defer(lane, work, until, cause, seen),
+                Ok(Leave::Hold { until }) => {
                     let mut front = self.front.lock();
                     front.busy -= 1;
-                    if front.changes == changes {
-                        front.frontier.block(lane, work, &scope);
+                    let until = if front.wakes == seen.wakes { until } else { now }; // it may be its exit
+                    if front.frontier.held() < HELD_MAX {
+                        front.frontier.hold(lane, work, until);
+                        front.frontier.finished(lane, []);
                     } else {
-                        front.frontier.defer(lane, work, now); // somebody came back meanwhile
+                        front.frontier.defer(lane, work, until);
+                    }
+                    self.timer.arm(self.instant(until));
+                }
+                Ok(Leave::Full { scope, or }) => {
+                    let mut front = self.front.lock();
+                    front.busy -= 1;
+                    match or {
+                        _ if front.changes != seen.changes => front.frontier.defer(lane, work, now), // somebody came back meanwhile
+                        None => front.frontier.block(lane, work, &scope),
+                        Some(until) => {
+                            front.frontier.block_until(lane, work, &scope, until);
+                            self.timer.arm(self.instant(until));
+                        }
                     }
                 }
                 Err(error) => self.without_store(lane, work, &error, now),
@@ -167,10 +195,11 @@ impl<G: GateStore> Shared<G> {
             return Ok(match permit::acquire(&self.gates, &route.scopes, ask).await? {
                 Answer::Admitted(admission) => Leave::Go(admission, route.scopes.clone(), None),
                 Answer::Wait { until, cause, .. } => Leave::Wait { until, cause },
-                Answer::Full { scope } => Leave::Full(route.scopes[scope].key.clone()),
+                Answer::Full { scope } => Leave::Full { scope: route.scopes[scope].key.clone(), or: None },
             });
         };
         let wanted = exit::Ask { keep: work.keep, not: work.not, account: route.account };
+        let own = pool.members.own(work.keep).is_some();
         let asker = ByExit { shared: self, route, pool };
         let leave = pool.members.acquire(&self.gates, &route.origin, (wanted, ask), now, &asker).await?;
         Ok(match leave {
@@ -178,13 +207,11 @@ impl<G: GateStore> Shared<G> {
                 let session = pool.session(&pick);
                 Leave::Go(admission, scopes, Some(Out { pool: pool.clone(), pick, session }))
             }
+            // Under `rotate = "never"` it is its own exit that it waits for: the others of its lane have theirs.
+            LeaveByExit::Wait { until, .. } if own && until != Timestamp::MAX => Leave::Hold { until },
             LeaveByExit::Wait { until, cause } => Leave::Wait { until, cause },
-            LeaveByExit::Full(scopes, scope) => Leave::Full(scopes[scope].key.clone()),
-            // Whoever comes back calls; but a time that is near enough needs no call.
-            LeaveByExit::Busy { or: Some(or) } if or.since(now) < SOON => {
-                Leave::Wait { until: or, cause: Cause::Pace }
-            }
-            LeaveByExit::Busy { .. } => Leave::Full(route.waits_for_exits.clone()),
+            LeaveByExit::Full(scopes, scope) => Leave::Full { scope: scopes[scope].key.clone(), or: None },
+            LeaveByExit::Busy { or } => Leave::Full { scope: route.waits_for_exits.clone(), or },
             LeaveByExit::None => Leave::Wait { until: Timestamp::MAX, cause: Cause::Pace },
         })
     }
@@ -223,7 +250,8 @@ impl<G: GateStore> Shared<G> {
             self.idle.notify_one(); // each one who finds work calls the next
         }
         let turn = front.frontier.has_turn(lane);
-        Look::Item { lane, work, route: front.route(lane), changes: front.changes, turn }
+        let seen = Seen { changes: front.changes, wakes: front.wakes };
+        Look::Item { lane, work, route: front.route(lane), seen, turn }
     }
 
     /// Lets the next lane ask that waits for a place in the same scope.
@@ -235,11 +263,11 @@ impl<G: GateStore> Shared<G> {
         }
     }
 
-    fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, changes: u64) {
+    fn defer(&self, lane: LaneKey, work: Box<Work>, until: Timestamp, cause: Cause, seen: Seen) {
         let mut front = self.front.lock();
         front.busy -= 1;
-        // Only a change of state ends a pause early; a slot comes when it comes.
-        let news = cause != Cause::Pace && front.changes != changes;
+        // Only a change of state ends a pause early; a slot comes when it comes. Behind a wait for an exit is either.
+        let news = front.wakes != seen.wakes || (cause != Cause::Pace && front.changes != seen.changes);
         front.frontier.defer(lane, work, if news { Timestamp::ZERO } else { until });
         if news {
             front.frontier.wake(lane);
@@ -297,5 +325,3 @@ const AT_HAND_MAX: usize = 32 * 1024;
 const PAGE: (usize, usize) = (8, 512);
 /// The name of the way without an exit.
 const DIRECT: &str = "direct";
-/// A wait that is shorter than this is waited for by the clock alone.
-const SOON: Duration = Duration::from_secs(1);

@@ -87,6 +87,22 @@ impl std::fmt::Debug for Route {
     }
 }
 
+impl Route {
+    /// The scopes of a request that goes by an exit, where they are at hand.
+    pub(super) fn through(&self, exits: &Members, pick: &Pick) -> Option<Arc<[BoundScope]>> {
+        self.by_exit.lock().get(&exits.address(pick)).cloned()
+    }
+
+    /// Keeps them at hand, once their gates are as the last run left them.
+    pub(super) fn keep(&self, exits: &Members, pick: &Pick, scopes: Arc<[BoundScope]>) -> Arc<[BoundScope]> {
+        let mut by_exit = self.by_exit.lock();
+        if by_exit.len() >= EXITS_AT_HAND {
+            by_exit.clear();
+        }
+        by_exit.entry(exits.address(pick)).or_insert(scopes).clone()
+    }
+}
+
 /// What was seen of one origin: the row of the table at the end.
 #[derive(Debug, Default)]
 pub struct HostStats {
@@ -98,7 +114,7 @@ pub struct HostStats {
     pub failed: AtomicU64,
     /// Requests refused.
     pub refused: AtomicU64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: AtomicU64,
     /// Bytes of body received.
     pub bytes: AtomicU64,
@@ -169,20 +185,11 @@ impl Routes {
         }
     }
 
-    /// The scopes of a route's request that goes by an exit, and whether they were met for the first time.
-    pub(super) fn through(&self, route: &Route, exits: &Members, pick: &Pick) -> (Arc<[BoundScope]>, bool) {
-        let key = exits.address(pick);
-        if let Some(known) = route.by_exit.lock().get(&key) {
-            return (known.clone(), false);
-        }
+    /// The scopes of a route's request that goes by an exit, put together anew.
+    pub(super) fn through(&self, route: &Route, exits: &Members, pick: &Pick) -> Arc<[BoundScope]> {
         let parts = LaneParts::parse(&route.parts);
         let (host, port) = host_and_port(parts.origin);
-        let scopes = self.scopes(parts, &self.settings.for_host(host, port), Some(&exits.scope_name(pick)));
-        let mut by_exit = route.by_exit.lock();
-        if by_exit.len() >= EXITS_AT_HAND {
-            by_exit.clear();
-        }
-        (by_exit.entry(key).or_insert(scopes).clone(), true)
+        self.scopes(parts, &self.settings.for_host(host, port), Some(&exits.scope_name(pick)))
     }
 
     fn scopes(&self, parts: LaneParts<'_>, of_host: &HostSettings, exit: Option<&str>) -> Arc<[BoundScope]> {

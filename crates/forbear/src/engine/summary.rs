@@ -60,7 +60,7 @@ pub struct HostRow {
     pub failed: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Requests that failed otherwise.
+    /// Requests that failed otherwise, by no fault of their exit.
     pub faults: u64,
     /// Bytes of body, decoded.
     pub bytes: u64,
@@ -145,17 +145,7 @@ pub(super) fn save_exits<G>(shared: &Shared<G>) {
 }
 
 fn exit_rows<G>(shared: &Shared<G>) -> Vec<ExitRow> {
-    let mut rows: Vec<ExitRow> = Vec::new();
-    for pool in shared.routes.pools().iter() {
-        let known = rows.len();
-        rows.extend(pool.rows());
-        // The environment's two are apart, and may share host and port (S2).
-        let (before, new) = rows.split_at_mut(known);
-        for row in new.iter_mut().filter(|row| before.iter().any(|other| other.name == row.name)) {
-            row.name.push_str("#2");
-        }
-    }
-    rows
+    shared.routes.pools().iter().flat_map(|pool| pool.rows()).collect()
 }
 
 impl From<&ExitRow> for queue::ExitRow {

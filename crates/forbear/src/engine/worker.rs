@@ -74,14 +74,16 @@ impl<G: GateStore> Shared<G> {
         let read = reading.as_ref().map(|reading| course.hide(said(reading)));
         let roll = fastrand::f64();
         let judged = out.as_ref().map(|out| {
-            let judged = out.pool.members.judge(&out.pick, &outcome, attempt.bytes, self.gates.now(), roll);
+            let judged =
+                out.pool.members.judge(&out.pick, &outcome, attempt.received, self.gates.now(), roll);
             self.hear(out, judged.change, attempt.error.as_deref());
             judged
         });
         let outcome = judged.as_ref().map_or(outcome, |judged| judged.outcome);
         match &outcome {
             Outcome::Refused(_) => HostStats::add(&route.stats.refused, 1),
-            Outcome::Overloaded | Outcome::Fault { .. } | Outcome::Exit { .. } | Outcome::NotTaken => {
+            // An exit's own fault stands in the exit's row (E1).
+            Outcome::Overloaded | Outcome::Fault { .. } | Outcome::NotTaken => {
                 HostStats::add(&route.stats.faults, 1);
             }
             _ => {}
@@ -163,9 +165,9 @@ impl<G: GateStore> Shared<G> {
             ExitChange::Recovered => Event::ExitServes { name: name.to_string() },
         };
         (self.events)(event);
-        if change == ExitChange::Recovered {
+        if out.pool.members.concerns_all(change) {
             let mut front = self.front.lock();
-            front.wake_all(); // whoever waited for the next try of it
+            front.wake_all();
             self.idle.notify_one();
         }
     }
@@ -207,11 +209,17 @@ impl<G: GateStore> Shared<G> {
                     work.item.counters.waited += wait;
                 }
                 work.item.counters.error = Some(said.clone());
-                let reason = format!("limited, told to wait {} ({said})", seconds(told));
+                let reason = match work.refused_at {
+                    Some(_) => format!("limited, told to wait {} ({said})", seconds(told)),
+                    None => format!("too many retries at once, put off for {} ({said})", seconds(told)), // V3
+                };
                 park(work, Until::Time(wall_now().plus(wait)), reason);
             }
             Verdict::ParkForNextRun => {
-                let reason = format!("refused {} times in this run ({said})", work.item.counters.refusals);
+                let reason = match work.item.counters.refusals {
+                    0 => format!("not carried by any exit in {} tries of this run ({said})", work.tries),
+                    refusals => format!("refused {refusals} times in this run ({said})"),
+                };
                 park(work, Until::NextRun, reason);
             }
             Verdict::ParkForCredentials => {
@@ -428,14 +436,15 @@ impl<G: GateStore> Shared<G> {
         said: Option<&str>,
     ) {
         let Course { route, scopes, out, .. } = course;
-        if news.wakes {
+        if news.wakes() {
             let keys: Vec<ScopeKey> = scopes.iter().map(|scope| scope.key.clone()).collect();
             let mut front = self.front.lock();
             // An exit serves lanes of all origins, which do not have its scope.
-            if out.is_some() {
+            let by = |i: usize| scopes[i].by.filter(|by| by.exit && !by.origin);
+            if (0..scopes.len()).any(|i| news.wakes_at(i) && by(i).is_some()) {
                 front.wake_all()
             } else {
-                front.wake(&keys)
+                front.wake(&keys, &route.origin)
             }
             if front.idle > 0 {
                 self.idle.notify_one();
@@ -454,7 +463,9 @@ impl<G: GateStore> Shared<G> {
             record: GateRecord::encode_with(&gate, now, refused),
             until,
         };
-        if let Err(error) = self.job.save_gate(record) {
+        let by_exit = scopes[news.scope].by.is_some_and(|by| by.exit);
+        let passing = by_exit && out.as_ref().is_some_and(|out| out.pool.members.is_gateway(&out.pick));
+        if !passing && let Err(error) = self.job.save_gate(record) {
             self.stop_for(&error);
         }
         match news.change {
@@ -513,4 +524,4 @@ pub(super) fn wall_now() -> Timestamp {
 /// The reason of an outcome that is unknown.
 const NOBODY_KNOWS: &str = "sent, and nobody knows whether it was done; not repeated";
 /// Items that are kept in hand for a time of their own.
-const HELD_MAX: usize = 100_000;
+pub(super) const HELD_MAX: usize = 100_000;

@@ -336,7 +336,10 @@ impl<G: GateStore> Exit<G> {
         pool.lines.wake_at(&judged.freed);
         let (news, shut_until) = reported?;
         let settled = pool.members.settle(&pick, &judged, &news, &self.scopes, shut_until, item.blocked);
-        if news.wakes || judged.change == ExitChange::Recovered {
+        let beyond = |i: usize, scope: &BoundScope| news.wakes_at(i) && scope.by.is_some_and(|by| !by.origin);
+        if self.scopes.iter().enumerate().any(|(i, scope)| beyond(i, scope))
+            || pool.members.concerns_all(judged.change)
+        {
             pool.lines.wake_all();
         } else {
             pool.lines.wake_at(&[pick.origin().into()]);
@@ -351,8 +354,13 @@ impl<G: GateStore> Exit<G> {
 impl<G: GateStore> Drop for Exit<G> {
     fn drop(&mut self) {
         let Some((pick, admission)) = self.held.take() else { return };
+        let (members, probe) = (&self.pool.members, admission.is_probe());
         drop(admission); // first the gates, so that whoever is called finds the place free
-        let mut free = self.pool.members.undo(&pick);
+        if probe {
+            members.undo_probe(&pick);
+            return self.pool.lines.wake_all();
+        }
+        let mut free = members.undo(&pick);
         free.push(pick.origin().into());
         self.pool.lines.wake_at(&free);
     }

@@ -1,14 +1,16 @@
-//! Who waits for an exit: one line for each origin and account, of which only the first asks.
+//! Who waits for an exit: one line for each origin and account, of which only the first asks. Items that wait for an exit of
+//! their own stand apart.
 //!
 //! What holds up the first of a line holds up all of it. So a thousand that wait cost one question each time that something
 //! changes, and not a thousand.
 
 use std::{collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
+use forbear_core::exit::ExitId;
 use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 
-type Key = (Arc<str>, Option<Arc<str>>);
+type Key = (Arc<str>, Option<Arc<str>>, Option<ExitId>);
 
 /// The lines that somebody stands in.
 #[derive(Default)]
@@ -29,8 +31,8 @@ pub(super) struct Place<'a> {
 }
 
 impl Lines {
-    pub(super) fn join(&self, origin: &str, account: Option<&Arc<str>>) -> Place<'_> {
-        let key = (Arc::from(origin), account.cloned());
+    pub(super) fn join(&self, origin: &str, account: Option<&Arc<str>>, own: Option<ExitId>) -> Place<'_> {
+        let key = (Arc::from(origin), account.cloned(), own);
         let line = self.0.lock().entry(key.clone()).or_default().clone();
         Place { lines: self, key, line }
     }
@@ -42,9 +44,9 @@ impl Lines {
         }
         let lines = self.0.lock();
         for origin in origins {
-            let from = Bound::Included((origin.clone(), None));
+            let from = Bound::Included((origin.clone(), None, None));
             let of_origin =
-                lines.range((from, Bound::Unbounded)).take_while(|((known, _), _)| known == origin);
+                lines.range((from, Bound::Unbounded)).take_while(|((known, ..), _)| known == origin);
             of_origin.for_each(|(_, line)| line.news.notify_one());
         }
     }

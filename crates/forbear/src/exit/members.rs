@@ -6,12 +6,14 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 
 use forbear_core::{
     attempt::{self, News},
-    exit::{Ask, Choice, ExitId, ExitPolicy, Exits, Judged, Pick, Rotate, Tally, Traits, Usable},
-    gate::{Cause, Change},
+    exit::{
+        Ask, Choice, ExitChange, ExitId, ExitPolicy, Exits, Judged, Pick, Rotate, Settled, Tally, Traits,
+        Usable,
+    },
+    gate::Cause,
     outcome::Outcome,
     policy::BoundScope,
     time::Timestamp,
-    verdict::Way,
 };
 use forbear_store::gate::{GateStore, StoreError};
 use parking_lot::Mutex;
@@ -19,11 +21,25 @@ use parking_lot::Mutex;
 use super::{Entry, ExitUrl};
 use crate::permit::{self, Admission, Answer};
 
+/// What exits of one run are called: no credentials, and no two alike.
+#[derive(Default)]
+pub(crate) struct Names(HashMap<String, u32>);
+
+impl Names {
+    /// Two that share host and port are two (S2): the second of them is named as the second.
+    fn of(&mut self, url: &ExitUrl) -> Arc<str> {
+        let name = url.name();
+        let nth = self.0.entry(name.clone()).or_insert(0);
+        *nth += 1;
+        if *nth == 1 { name.into() } else { format!("{name}#{nth}").into() }
+    }
+}
+
 /// Exits that stand in for one another.
 pub(crate) struct Members {
     machine: Mutex<Exits>,
     entries: Vec<Entry>,
-    /// What records and scopes call them: no credentials, and no two alike.
+    /// What records and scopes call them.
     names: Vec<Arc<str>>,
     rotate: Rotate,
     /// Chance: what session tokens are made of.
@@ -69,32 +85,13 @@ pub(crate) enum Leave<G: GateStore> {
     None,
 }
 
-/// What the gates' report means for exit and item.
-pub(crate) struct Settled {
-    /// Which way the item went, for its verdict.
-    pub(crate) way: Way,
-    /// The exit is left at this origin: what was kept of its session is thrown away.
-    pub(crate) left: bool,
-}
-
 impl Members {
-    pub(crate) fn new(entries: Vec<Entry>, policy: ExitPolicy) -> Members {
-        let traits = entries.iter().map(|entry| Traits {
-            gateway: entry.gateway,
-            price_per_request: entry.price_per_request.unwrap_or(0.0),
-            price_per_byte: entry.price_per_gb.unwrap_or(0.0) / 1e9,
-        });
+    /// `names` are those of the run: scopes go by them.
+    pub(crate) fn new(entries: Vec<Entry>, policy: ExitPolicy, names: &mut Names) -> Members {
+        let traits = entries.iter().map(traits);
         let rotate = policy.rotate;
         let machine = Mutex::new(Exits::new(policy, traits, fastrand::u64(..)));
-        let mut seen: HashMap<String, u32> = HashMap::new();
-        let names = entries.iter().map(|entry| {
-            let name = entry.url.name();
-            let nth = seen.entry(name.clone()).or_insert(0);
-            *nth += 1;
-            // Two that share host and port are two (S2): the second of them is named as the second.
-            if *nth == 1 { name.into() } else { format!("{name}#{nth}").into() }
-        });
-        let names = names.collect();
+        let names = entries.iter().map(|entry| names.of(&entry.url)).collect();
         Members { machine, entries, names, rotate, seed: std::array::from_fn(|_| fastrand::u8(..)) }
     }
 
@@ -152,8 +149,7 @@ impl Members {
         self.machine.lock().judge(pick, outcome, bytes, now, roll)
     }
 
-    /// What follows for exit and item from what the gates made of the report. `shut_until` is the end of the pause of the
-    /// scope that it fell on, if it closed; `blocked_before` counts exits that were told that the item is unwanted.
+    /// What follows for exit and item from what the gates made of the report ([`Exits::settle`]).
     pub(crate) fn settle(
         &self,
         pick: &Pick,
@@ -163,19 +159,7 @@ impl Members {
         shut_until: Option<Timestamp>,
         blocked_before: u32,
     ) -> Settled {
-        let alone = scopes[news.scope].by.is_some_and(|by| by.exit);
-        let mut left = judged.left;
-        if let (true, Change::Closed { .. }, Some(until)) = (alone, news.change, shut_until) {
-            self.machine.lock().rests(pick, until);
-            left = true;
-        }
-        if news.wakes {
-            self.recall(pick, scopes);
-        }
-        Settled {
-            way: Way::Exit { heat: judged.through.heat, others_free: alone && judged.others, blocked_before },
-            left,
-        }
+        self.machine.lock().settle(pick, judged, news, scopes, shut_until, blocked_before)
     }
 
     /// The exit that the item had rather not again, and the one that it waits for.
@@ -183,17 +167,26 @@ impl Members {
         (judged.others.then_some(pick.exit), (self.rotate == Rotate::Never).then_some(pick.exit))
     }
 
-    /// A gate of the pair, or of the exit, may admit again before it had said.
-    fn recall(&self, pick: &Pick, scopes: &[BoundScope]) {
-        let mut machine = self.machine.lock();
-        for by in scopes.iter().filter_map(|scope| scope.by).filter(|by| by.exit) {
-            if by.origin { machine.recall(pick) } else { machine.recall_everywhere(pick.exit) }
-        }
+    /// The exit that an item waits for, whatever others there are: without rotation that by which it went before.
+    pub(crate) fn own(&self, keep: Option<ExitId>) -> Option<ExitId> {
+        keep.filter(|_| self.rotate == Rotate::Never)
     }
 
     /// The request is not sent after all. Names the origins at which somebody may ask again.
     pub(crate) fn undo(&self, pick: &Pick) -> Vec<Arc<str>> {
         self.machine.lock().undo(pick)
+    }
+
+    /// The same for a probe: whoever was told to wait for it may ask at once.
+    pub(crate) fn undo_probe(&self, pick: &Pick) {
+        let mut machine = self.machine.lock();
+        machine.recall_everywhere(pick.exit);
+        let _all_are_called = machine.undo(pick);
+    }
+
+    /// Whether requests to all origins are to be asked for again: an exit serves again, or there is none left to wait for.
+    pub(crate) fn concerns_all(&self, change: ExitChange) -> bool {
+        change == ExitChange::Recovered || (change == ExitChange::Out && self.usable() == Usable::Out)
     }
 
     pub(crate) fn usable(&self) -> Usable {
@@ -236,16 +229,14 @@ impl Members {
         let rows = self.names.iter().zip(&self.entries).zip(0..).map(|((name, entry), n)| {
             let tally = machine.tally(ExitId(n));
             let (per_request, per_gb) = (entry.price_per_request, entry.price_per_gb);
-            let cost = (per_request.is_some() || per_gb.is_some()).then(|| {
-                tally.requests as f64 * per_request.unwrap_or(0.0)
-                    + tally.bytes as f64 / 1e9 * per_gb.unwrap_or(0.0)
-            });
+            let cost = (per_request.is_some() || per_gb.is_some()).then(|| tally.cost(&traits(entry)));
             ExitRow { name: name.to_string(), state: machine.state(ExitId(n)), tally, cost }
         });
         rows.collect()
     }
 
-    fn is_gateway(&self, pick: &Pick) -> bool {
+    /// Behind it there is another address for each session, and none of them is met again by a later run.
+    pub(crate) fn is_gateway(&self, pick: &Pick) -> bool {
         self.entries[pick.exit.0 as usize].gateway
     }
 
@@ -255,6 +246,14 @@ impl Members {
         hash.update(&pick.exit.0.to_le_bytes());
         hash.update(&pick.session.to_le_bytes());
         hash.finalize().to_hex()[..TOKEN_LEN].to_owned()
+    }
+}
+
+fn traits(entry: &Entry) -> Traits {
+    Traits {
+        gateway: entry.gateway,
+        price_per_request: entry.price_per_request.unwrap_or(0.0),
+        price_per_byte: entry.price_per_gb.unwrap_or(0.0) / 1e9,
     }
 }
 
@@ -278,7 +277,7 @@ impl<A: Asker> Asking<'_, A> {
 impl<A: Asker> Drop for Asking<'_, A> {
     fn drop(&mut self) {
         if let Some(pick) = self.pick.take() {
-            self.asker.freed(self.members.undo(&pick));
+            self.asker.freed(self.members.machine.lock().turn_down(&pick));
         }
     }
 }

@@ -31,7 +31,7 @@ pub use handle::{Exit, Item, Received, Report};
 pub use list::{ENTRIES_MAX, Entry, EntryError, GivenBy, LIST_BYTES_MAX, ListError, read_list};
 pub(crate) use list::{PRICE_MAX, is_price, without_repeats};
 pub use members::ExitRow;
-pub(crate) use members::{Asker, Leave, Members};
+pub(crate) use members::{Asker, Leave, Members, Names};
 pub use pool::{ExitError, ExitPool, Offer, PoolOptions};
 pub use secrets::ExitSecrets;
 pub use url::{EXIT_URL_BYTES_MAX, ExitScheme, ExitUrl, ExitUrlError, SESSION_BYTES_MAX};

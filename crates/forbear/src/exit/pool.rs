@@ -15,7 +15,7 @@ use forbear_store::gate::{GateStore, MemoryGates, StoreError};
 use super::{
     Entry, Exit, ExitRow, Item,
     lines::Lines,
-    members::{Asker, Leave, Members},
+    members::{Asker, Leave, Members, Names},
 };
 use crate::client::{Target, TargetError};
 
@@ -140,7 +140,8 @@ impl ExitPool {
 }
 
 impl<G: GateStore> ExitPool<G> {
-    /// A pool on gates that others use too.
+    /// A pool on gates that others use too. Gates know an exit by its name: of two pools the first exits at one host and port
+    /// count as one.
     #[must_use]
     pub fn with_gates<E: Into<Entry>>(
         exits: impl IntoIterator<Item = E>,
@@ -151,7 +152,8 @@ impl<G: GateStore> ExitPool<G> {
         let beside = ScopePolicy { rates: Rates::default(), concurrency_max: u32::MAX, ..own.clone() };
         let exits_own = ScopePolicy { concurrency_max: exit_concurrency, ..beside.clone() };
         let policies = [own, exits_own.beside(Role::Exit), beside.beside(Role::Behind)].map(Arc::new);
-        let members = Members::new(exits.into_iter().map(Into::into).collect(), policy);
+        let members =
+            Members::new(exits.into_iter().map(Into::into).collect(), policy, &mut Names::default());
         ExitPool { inner: Arc::new(Inner { members, gates, lines: Lines::default(), item, plan, policies }) }
     }
 
@@ -164,7 +166,8 @@ impl<G: GateStore> ExitPool<G> {
     /// Dropped before it is ready, nothing is taken; the place in the line is lost.
     pub async fn exit(&self, url: &str, item: &Item) -> Result<Exit<G>, ExitError> {
         let target = Target::parse(url)?;
-        let line = self.inner.lines.join(target.origin(), item.account.as_ref());
+        let own = self.inner.members.own(item.keep);
+        let line = self.inner.lines.join(target.origin(), item.account.as_ref(), own);
         let _turn = line.turn().await;
         loop {
             let wait = match self.ask(&target, item).await? {

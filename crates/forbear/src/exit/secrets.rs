@@ -10,6 +10,8 @@ use base64::{
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
 
+use memchr::{memchr, memmem::Finder};
+
 use super::ExitUrl;
 use crate::secrets::HIDDEN;
 
@@ -33,6 +35,8 @@ pub struct ExitSecrets {
     encoded: Vec<Box<[u8]>>,
     /// Which bytes a form begins with.
     begins: Box<[bool; 256]>,
+    /// Each form that is one text alone. A page that has none of them, and no escape, is passed over quickly.
+    finders: Vec<Finder<'static>>,
 }
 
 impl ExitSecrets {
@@ -55,7 +59,9 @@ impl ExitSecrets {
             form.first().into_iter().for_each(|byte| begins[usize::from(*byte)] = true);
         }
         begins[usize::from(b'%')] |= !password.is_empty();
-        Some(ExitSecrets { password, encoded, begins })
+        let texts = encoded.iter().chain([&password]).filter(|text| !text.is_empty());
+        let finders = texts.map(|text| Finder::new(text).into_owned()).collect();
+        Some(ExitSecrets { password, encoded, begins, finders })
     }
 
     /// The text with `***` in the place of every secret.
@@ -71,6 +77,10 @@ impl ExitSecrets {
     /// The bytes with `***` in the place of every secret.
     #[must_use]
     pub fn hide_bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+        let escapes = !self.password.is_empty() && memchr(b'%', bytes).is_some();
+        if !escapes && self.finders.iter().all(|finder| finder.find(bytes).is_none()) {
+            return Cow::Borrowed(bytes);
+        }
         let (mut out, mut copied, mut at) = (Vec::new(), 0, 0);
         while at < bytes.len() {
             let found = self.begins[usize::from(bytes[at])].then(|| self.found_at(bytes, at)).flatten();
