@@ -286,3 +286,48 @@ async fn f1_a_wrong_password_is_said_and_not_shown() {
     assert!(take(&gates, &scope("http://a:80")).await.1.is_some());
     assert!(!format!("{gates:?}").contains("hunter"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k4_a_record_of_a_later_version_is_left_alone_and_said() {
+    let redis = TestRedis::start().await;
+    let (a, b) = (scope("http://a:80"), scope("http://b:80"));
+    let key = "forbear:gate:{http://a:80}http://a:80";
+    let later = format!("{}{}", "0".repeat(48), r#"{"v":99,"x":1}"#);
+    redis.command(&["SET", key, &later, "PX", "600000"]).await;
+    let member = Member::join(&redis).await;
+    for _ in 0..20 {
+        if let Some(sent) = take(&*member.gates, &a).await.1 {
+            let _ = succeed(&*member.gates, &a, sent).await;
+        }
+    }
+    sleep(300 * MS).await;
+    let redis::Value::BulkString(value) = redis.command(&["GET", key]).await else { panic!("it is gone") };
+    assert_eq!(value, later.into_bytes(), "nobody has touched it");
+    let said = |event: &SharedEvent| matches!(event, SharedEvent::Unreadable { why, .. } if why.contains("version 99"));
+    assert!(member.events.lock().iter().any(said));
+    assert!(take(&*member.gates, &b).await.1.is_some(), "the others are shared as before");
+    assert_eq!(member.losses(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s1_the_scope_of_one_run_is_nobody_elses() {
+    let redis = TestRedis::start().await;
+    let (one, other) = (Member::join(&redis).await, Member::join(&redis).await);
+    let rates = "1/s".parse::<RateList>().unwrap().into();
+    let mut run = scope_with("run", ScopePolicy { rates, ..ScopePolicy::default() });
+    run.role = forbear_core::scope::Role::Run;
+    let scopes = [run, scope("http://a:80")];
+    for member in [&one, &other] {
+        let first = gate_kit::acquire(&*member.gates, &scopes).await.unwrap();
+        assert!(
+            matches!(first, forbear_core::attempt::Decision::Admit(_)),
+            "each run has its own rate: {first:?}"
+        );
+        let second = gate_kit::acquire(&*member.gates, &scopes).await.unwrap();
+        let wait =
+            matches!(second, forbear_core::attempt::Decision::Wait { scope: 0, cause: Cause::Pace, .. });
+        assert!(wait, "{second:?}");
+    }
+    let redis::Value::Array(keys) = redis.command(&["KEYS", "*"]).await else { panic!("no list") };
+    assert_eq!(keys.len(), 1, "{keys:?}");
+}

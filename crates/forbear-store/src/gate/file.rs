@@ -35,17 +35,24 @@ impl FileGates {
     /// [`StoreError::Unreachable`] where the file cannot be used.
     pub async fn open(path: &Path, options: SharedOptions) -> Result<FileGates, StoreError> {
         let connection = connect(path).map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
+        // One that listens and one that calls: calling never waits for a process that does not read.
+        let mouth = UnixDatagram::unbound().and_then(|mouth| mouth.set_nonblocking(true).map(|()| mouth));
+        let mouth = mouth.map_err(StoreError::Unreachable)?;
         let (socket, mine) = listen(path).map_err(StoreError::Unreachable)?;
         let listener: Arc<OnceLock<Listener>> = Arc::default();
         let gone = Arc::new(AtomicBool::new(false));
-        let (ear, heard, done) = (socket.try_clone(), listener.clone(), gone.clone());
-        let ear = ear.map_err(StoreError::Unreachable)?;
+        let (heard, done) = (listener.clone(), gone.clone());
         std::thread::Builder::new()
             .name("forbear-gate-news".into())
-            .spawn(move || hear(&ear, &heard, &done))
+            .spawn(move || hear(&socket, &heard, &done))
             .map_err(StoreError::Unreachable)?;
-        let link =
-            FileLink { path: path.into(), connection: Arc::new(Mutex::new(connection)), socket, mine, gone };
+        let link = FileLink {
+            path: path.into(),
+            connection: Arc::new(Mutex::new(connection)),
+            socket: mouth,
+            mine,
+            gone,
+        };
         let gates = SharedGates::new(link, options);
         let _ = listener.set(Box::new(gates.listener()));
         gates.greet().await.map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;

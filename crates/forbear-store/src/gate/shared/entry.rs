@@ -21,6 +21,8 @@ pub(super) struct Entry {
     pub(super) policy: Arc<ScopePolicy>,
     /// The scope of one run is nobody else's.
     pub(super) private: bool,
+    /// The store's record is of no use: this member goes on alone with the scope, with its share.
+    pub(super) apart: bool,
     /// The record that the store has, as far as is known; none if it has none.
     pub(super) base: Option<Record>,
     /// What `local` was made from.
@@ -71,6 +73,7 @@ impl Entry {
         Entry {
             policy: policy.clone(),
             private,
+            apart: false,
             base: None,
             from: local.clone(),
             local,
@@ -99,7 +102,7 @@ impl Entry {
         let mut state = self.local.clone();
         let others = if self.private {
             0
-        } else if alone {
+        } else if alone || self.apart {
             let cap = self.cap();
             cap - (cap / self.users(me, now).clamp(1, u32::from(u16::MAX)) as u16).max(1)
         } else {
@@ -110,9 +113,14 @@ impl Entry {
         state
     }
 
+    /// Whether the store has no part in it.
+    pub(super) fn is_local(&self) -> bool {
+        self.private || self.apart
+    }
+
     /// Whether the store need not be asked for this change.
     pub(super) fn covers(&self, before: &State, after: &State, me: u64) -> bool {
-        if self.private {
+        if self.is_local() {
             return true;
         }
         if self.seen == Timestamp::ZERO || is_loud(before, after) {
@@ -332,7 +340,7 @@ impl Entry {
 
     /// Whether it has something that the store should have by now.
     pub(super) fn is_due(&self, me: u64, now: Timestamp) -> bool {
-        if self.private || self.flying {
+        if self.is_local() || self.flying {
             return false;
         }
         let held = self.base.as_ref().map_or(0, |base| base.held(me));
@@ -345,7 +353,7 @@ impl Entry {
 
     /// Whether the store knows that this member uses the scope, if anybody does.
     pub(super) fn is_joined(&self, me: u64) -> bool {
-        self.private
+        self.is_local()
             || self.base.as_ref().is_none_or(|base| base.members.iter().any(|member| member.id == me))
     }
 
@@ -356,7 +364,7 @@ impl Entry {
 
     /// Whether the store must be asked before an answer that changes nothing is believed.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
-        !self.private && (self.seen == Timestamp::ZERO || now.since(self.seen) > FRESH)
+        !self.is_local() && (self.seen == Timestamp::ZERO || now.since(self.seen) > FRESH)
     }
 
     /// Whether nobody misses it here.
@@ -384,7 +392,7 @@ impl Entry {
 
     /// Whether there is something to look after.
     pub(super) fn is_active(&self, me: u64) -> bool {
-        !self.private && (self.dirty.is_some() || self.holds(me) || self.local.shut)
+        !self.is_local() && (self.dirty.is_some() || self.holds(me) || self.local.shut)
     }
 
     /// Whether it has places on the wire, in use or ahead.

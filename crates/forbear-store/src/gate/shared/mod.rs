@@ -252,7 +252,7 @@ impl<L: Link> Inner<L> {
         for scope in scopes {
             let entry = table.entry(scope, now, self.options.scopes_max)?;
             let before = entry.view(self.me, now, alone);
-            let private = entry.private;
+            let private = entry.is_local();
             parts.push(Part { key: scope.key.clone(), after: before.clone(), before, record: None, private });
         }
         let mut gates: Vec<Gate> = parts.iter().map(|part| Gate::from_state(&part.before)).collect();
@@ -279,8 +279,12 @@ impl<L: Link> Inner<L> {
             table.entries.get(&part.key).is_some_and(|entry| entry.covers(&part.before, &part.after, self.me))
         };
         if parts.iter().all(covered) {
-            for part in parts {
+            let start = flight::starts(&parts);
+            for mut part in parts {
                 let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+                if start && entry.apart {
+                    entry.share(&mut part.after, self.me, now);
+                }
                 entry.commit(&part.before, part.after, now);
                 if !part.private {
                     table.active.push(part.key);
@@ -507,7 +511,7 @@ impl<L: Link> Inner<L> {
             }
             Err(fault) => {
                 // It cannot be understood, so it is not touched: this member goes on as if the store had nothing new.
-                entry.private = true;
+                entry.apart = true;
                 let why = fault.to_string();
                 (self.options.events)(SharedEvent::Unreadable { scope: key.clone(), why });
             }
@@ -562,7 +566,7 @@ impl<L: Link> Inner<L> {
         let now = self.clock.now();
         let changed = {
             let mut table = self.table.lock();
-            let Some(entry) = table.entries.get_mut(&key).filter(|entry| !entry.private) else { return };
+            let Some(entry) = table.entries.get_mut(&key).filter(|entry| !entry.is_local()) else { return };
             let Ok(mut record) = Record::decode(&value) else { return }; // whoever asks for it will say so
             record.shift(self.moved_us(&record, now));
             if record.writer == self.me || !entry.is_news(&record) {
@@ -597,7 +601,7 @@ impl<L: Link> Inner<L> {
             }
             table.losses += 1;
             table.alone = Some(now);
-            for entry in table.entries.values_mut().filter(|entry| !entry.private) {
+            for entry in table.entries.values_mut().filter(|entry| !entry.is_local()) {
                 if let Some(called) = entry.called.take() {
                     let _ = entry.rebase(called, now, false);
                 }
@@ -616,7 +620,7 @@ impl<L: Link> Inner<L> {
         self.swap(&[], false).await?;
         let known: Vec<ScopeKey> = {
             let table = self.table.lock();
-            table.entries.iter().filter(|(_, entry)| !entry.private).map(|(key, _)| key.clone()).collect()
+            table.entries.iter().filter(|(_, entry)| !entry.is_local()).map(|(key, _)| key.clone()).collect()
         };
         for keys in known.chunks(AT_ONCE) {
             let looks: Vec<Write> = keys
@@ -671,7 +675,7 @@ impl<L: Link> Inner<L> {
                 if flights.len() < AT_ONCE
                     && (entry.is_due(self.me, now) || entry.dirty.is_some() && entry.is_crowded(self.me, now))
                     && !entry.flying
-                    && !entry.private
+                    && !entry.is_local()
                 {
                     let before = entry.view(self.me, now, false);
                     let part = Part {
