@@ -4,7 +4,7 @@ mod gate_kit;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use forbear_store::gate::{FileGates, SharedOptions};
+use forbear_store::gate::{FileGates, SharedEvent, SharedOptions};
 use gate_kit::{eventually, look, refuse, scope, take};
 use tempfile::TempDir;
 
@@ -34,6 +34,37 @@ impl gate_kit::Fleet for Machine {
 }
 
 gate_conformance!(Machine);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p1_a_pause_is_called_out() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    let (heard, mut calls) = tokio::sync::mpsc::unbounded_channel();
+    let events = move |event| drop(heard.send(event));
+    let options = SharedOptions { events: Arc::new(events), ..SharedOptions::default() };
+    let other = FileGates::open(&machine.path(), options).await.unwrap();
+    // A process that is gone has left its socket, and one that is stopped does not read: neither holds up the call.
+    let left = machine.0.path().join("gates.db.news/0-dead");
+    drop(std::os::unix::net::UnixDatagram::bind(&left).unwrap());
+    let _stopped =
+        std::os::unix::net::UnixDatagram::bind(machine.0.path().join("gates.db.news/0-stopped")).unwrap();
+    let one = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    let a = scope("http://a:80");
+    look(&other, &a, |_, _| ()).await;
+    let asked = other.counts().round_trips;
+    for wait in 1..200 {
+        let mut sent = take(&one, &a).await.1;
+        let _ = refuse(&one, &a, sent.take().unwrap_or_default(), Duration::from_secs(100 + wait)).await;
+    }
+    let call = tokio::time::timeout(Duration::from_secs(5), calls.recv()).await.unwrap();
+    assert!(matches!(call, Some(SharedEvent::Changed { .. })), "{call:?}");
+    eventually("all of it is heard", || async {
+        let left = look(&other, &a, |gate, now| gate.pause_at(now).map(|(until, _)| until.since(now))).await;
+        left.is_some_and(|left| left > Duration::from_secs(290))
+    })
+    .await;
+    assert!(other.counts().round_trips < asked + 50, "it did not have to ask each time");
+    assert!(!left.exists(), "what a dead process left is removed");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p8_a_pause_outlives_every_process() {
