@@ -1,5 +1,6 @@
 //! Gate stores: where the state of scopes lives. A store knows no rule, it only moves state.
 
+mod any;
 mod clock;
 mod file;
 mod memory;
@@ -12,6 +13,7 @@ use std::{future::Future, io};
 use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 
 pub use self::{
+    any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,
     file::FileGates,
     memory::MemoryGates,
