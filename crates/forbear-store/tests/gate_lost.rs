@@ -331,3 +331,47 @@ async fn s1_the_scope_of_one_run_is_nobody_elses() {
     let redis::Value::Array(keys) = redis.command(&["KEYS", "*"]).await else { panic!("no list") };
     assert_eq!(keys.len(), 1, "{keys:?}");
 }
+
+/// The roots that a process trusts come from its environment, so the member is a process of its own: this test again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k1_a_redis_is_reached_over_tls_and_trusted_by_its_certificate() {
+    const URL: &str = "FORBEAR_TEST_TLS_URL";
+    if let Ok(url) = std::env::var(URL) {
+        let gates = RedisGates::connect(&url, SharedOptions::default()).await.unwrap();
+        assert!(take(&gates, &scope("http://a:80")).await.1.is_some());
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(path("cert.pem"), pair.cert.pem()).unwrap();
+    std::fs::write(path("key.pem"), pair.signing_key.serialize_pem()).unwrap();
+    let tls_port = gate_kit::redis::free_port();
+    let redis = TestRedis::start_with(&[
+        "--tls-port",
+        &tls_port.to_string(),
+        "--tls-cert-file",
+        &path("cert.pem"),
+        "--tls-key-file",
+        &path("key.pem"),
+        "--tls-auth-clients",
+        "no",
+        "--requirepass",
+        "p@ss:word/?",
+    ])
+    .await;
+    let member = |url: String, roots: Option<String>| {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "k1_a_redis_is_reached_over_tls_and_trusted_by_its_certificate";
+        child.args(["--exact", name, "--nocapture"]).env(URL, url).env_remove("SSL_CERT_FILE");
+        let out = child.envs(roots.map(|roots| ("SSL_CERT_FILE", roots))).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        assert!(!said.contains("p%40ss") && !said.contains("p@ss"), "{said}");
+        (out.status.success(), said)
+    };
+    let url = format!("rediss://:p%40ss%3Aword%2F%3F@localhost:{tls_port}");
+    let (reached, said) = member(url.clone(), Some(path("cert.pem")));
+    assert!(reached, "{said}");
+    assert!(!member(url, None).0, "nobody vouches for it");
+    drop(redis);
+}
