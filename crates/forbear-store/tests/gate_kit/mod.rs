@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -462,12 +463,15 @@ pub(crate) async fn c2_a_dropped_question_takes_nothing<F: Fleet>(fleet: F) {
     for polls in 1..40u32 {
         let mut question = Box::pin(take(&*one, &a));
         let mut answer = None;
-        for _ in 0..polls % 4 {
-            answer = tokio::select! {
-                biased;
-                answer = &mut question => Some(answer),
-                () = tokio::task::yield_now() => None,
-            };
+        for poll in 0..polls % 4 {
+            if poll > 0 {
+                tokio::task::yield_now().await;
+            }
+            let once = std::future::poll_fn(|cx| match question.as_mut().poll(cx) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            answer = once.await;
             if answer.is_some() {
                 break;
             }
@@ -490,11 +494,7 @@ pub(crate) async fn c2_a_dropped_question_takes_nothing<F: Fleet>(fleet: F) {
         sleep(MS).await;
     }
     let mut told = Box::pin(refuse(&*one, &a, sent.unwrap(), Duration::from_secs(60)));
-    tokio::select! {
-        biased;
-        _ = &mut told => {}
-        () = std::future::ready(()) => {}
-    }
+    std::future::poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_ready())).await;
     drop(told);
     for store in [&one, &other] {
         eventually("the refusal counts", || async {

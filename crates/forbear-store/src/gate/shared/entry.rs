@@ -42,8 +42,6 @@ pub(super) struct Entry {
     pub(super) seen: Timestamp,
     /// Since when something is here that the store has not.
     pub(super) dirty: Option<Timestamp>,
-    /// When this member last started something.
-    started: Timestamp,
     /// Starts in this stretch of 200 ms.
     recent: (Timestamp, u32),
     /// How many slots are taken ahead next time.
@@ -84,7 +82,6 @@ impl Entry {
             called: None,
             seen: Timestamp::ZERO,
             dirty: None,
-            started: Timestamp::ZERO,
             recent: (Timestamp::ZERO, 0),
             trust: 0,
             sober_until: Timestamp::ZERO,
@@ -155,13 +152,11 @@ impl Entry {
         }
     }
 
-    /// Whether a slot may be taken for somebody who must wait for one until `until`: others want them too, and this member
-    /// has been using them.
+    /// Whether a slot may be taken for somebody who must wait for one until `until`, since others want them too.
     pub(super) fn may_queue(&self, me: u64, until: Timestamp, now: Timestamp) -> bool {
         self.slots.is_none()
             && self.seen != Timestamp::ZERO
             && until.since(now) <= QUEUE
-            && now.since(self.started) <= 4 * QUEUE
             && self.users(me, now) > 1
     }
 
@@ -273,7 +268,10 @@ impl Entry {
         } else {
             merge(&self.from, &self.local, &theirs.state)
         };
-        let same_stretch = !lost && !theirs.state.shut && theirs.state.opened_at == self.from.opened_at;
+        // Slots are of no use any more where the scope is shut, or metered anew.
+        let ramp = (theirs.state.rate.is_some(), theirs.state.opened_at);
+        let metered_anew = ramp != (self.from.rate.is_some(), self.from.opened_at) && ramp.0;
+        let same_stretch = !lost && !theirs.state.shut && !metered_anew;
         if same_stretch && self.slots.is_some() {
             (local.clocks, local.slot_ns) = (self.local.clocks, self.local.slot_ns);
         } else {
@@ -357,11 +355,6 @@ impl Entry {
             || self.base.as_ref().is_none_or(|base| base.members.iter().any(|member| member.id == me))
     }
 
-    /// The store is told that this member uses the scope.
-    pub(super) fn join(&mut self, now: Timestamp) {
-        self.started = now;
-    }
-
     /// Whether the store must be asked before an answer that changes nothing is believed.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
         !self.is_local() && (self.seen == Timestamp::ZERO || now.since(self.seen) > FRESH)
@@ -443,7 +436,6 @@ impl Entry {
         }
         self.recent.1 += u32::from(started);
         if started > 0 {
-            self.started = now;
             if self.trust == 0 && self.recent.1 >= FEW && now >= self.sober_until {
                 self.trust = 1;
             }
@@ -498,7 +490,7 @@ const FEW: u32 = 4;
 /// After slots have passed unused, no more than were used are taken ahead for so long.
 const SOBER: Duration = Duration::from_secs(1);
 /// A slot that is further away is not queued for: after a pause it would be in the way.
-const QUEUE: Duration = Duration::from_secs(1);
+const QUEUE: Duration = Duration::from_secs(10);
 /// More at once would not be noticed.
 const SLOTS_MAX: u32 = 256;
 /// How long what nobody waits for may stay here.

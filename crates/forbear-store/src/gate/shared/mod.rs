@@ -378,9 +378,6 @@ impl<L: Link> Inner<L> {
             let queue = purpose == Purpose::Queue;
             let holds = purpose == Purpose::Flush && entry.holds(self.me);
             let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
-            if joins {
-                entry.join(now);
-            }
             let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
             if tells {
                 if part.after.paused_until > part.before.paused_until
