@@ -139,7 +139,9 @@ impl Entry {
     /// Slots that were taken ahead and not used are gone. How many there will be next time follows from what was used.
     pub(super) fn drop_slots(&mut self, now: Timestamp) {
         if let Some(slots) = self.slots.take() {
-            let wasted = slots.are_paced() && !self.local.shut && 2 * slots.used < slots.given;
+            // One slot is missed by a timer that is late, and says nothing about what is needed.
+            let several = slots.are_paced() && slots.given > 1;
+            let wasted = several && !self.local.shut && 2 * slots.used < slots.given;
             let needed = !slots.are_paced() || 4 * slots.used >= 3 * slots.given;
             if wasted {
                 (self.trust, self.sober_until) = (slots.used, now.plus(SOBER));
