@@ -24,8 +24,8 @@ impl Default for CircuitPolicy {
 /// Refusals and incidents without a success between.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Circuit {
-    refusals: u16,
-    incidents: u16,
+    pub(crate) refusals: u16,
+    pub(crate) incidents: u16,
 }
 
 impl Circuit {

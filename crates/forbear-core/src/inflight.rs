@@ -8,19 +8,19 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InFlight {
     // Sixteen bits each: a gate is small, and nobody has more connections to one server.
-    current: u16,
-    cap: u16,
+    pub(crate) current: u16,
+    pub(crate) cap: u16,
     /// Above it the cap grows by one at a time.
-    ceiling: u16,
+    pub(crate) ceiling: u16,
     /// The most that a full round went well with.
-    good: u16,
-    successes: u32,
+    pub(crate) good: u16,
+    pub(crate) successes: u32,
     /// How many rounds of successes it takes to pass the ceiling, as a power of two.
-    patience: u8,
+    pub(crate) patience: u8,
     /// The ceiling was passed, and nothing was refused since.
-    passed: bool,
+    pub(crate) passed: bool,
     /// When the cap grew last, in milliseconds, wrapping.
-    grown_ms: u16,
+    pub(crate) grown_ms: u16,
 }
 
 impl InFlight {
@@ -37,6 +37,13 @@ impl InFlight {
             patience: MIN_PATIENCE,
             passed: false,
         }
+    }
+
+    /// The nearest that can be, of one that came from elsewhere.
+    pub(crate) fn sound(mut self) -> InFlight {
+        (self.cap, self.ceiling) = (self.cap.max(1), self.ceiling.max(1));
+        self.patience = self.patience.clamp(MIN_PATIENCE, MAX_PATIENCE);
+        self
     }
 
     /// Takes a place on the wire; [`InFlight::is_full`] has been asked before.

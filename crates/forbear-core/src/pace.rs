@@ -222,7 +222,7 @@ struct Spacing {
 
 /// Where a scope stands on each of its rates: the theoretical arrival time of the next start, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Clocks([u64; MAX_RATES]);
+pub struct Clocks(pub(crate) [u64; MAX_RATES]);
 
 impl From<RateList> for Rates {
     fn from(list: RateList) -> Rates {
@@ -280,6 +280,33 @@ impl Rates {
             }
             *tat = (*tat).max(now_ns).saturating_add(spacing.interval_ns.saturating_mul(u64::from(cost)));
         }
+    }
+
+    /// Lets `starts` slots of each rate pass unused.
+    pub(crate) fn skip(&self, clocks: &mut Clocks, now: Timestamp, starts: f64) {
+        let now_ns = now.as_micros().saturating_mul(1000);
+        for (spacing, tat) in self.0.iter().zip(&mut clocks.0) {
+            if spacing.interval_ns == 0 {
+                break;
+            }
+            let step = (spacing.interval_ns as f64 * starts.max(0.0)) as u64;
+            *tat = (*tat).max(now_ns).saturating_add(step);
+        }
+    }
+
+    /// Nothing may start ahead of the schedule from `now` on, until it has waited for it.
+    pub(crate) fn spend_burst(&self, clocks: &mut Clocks, now: Timestamp) {
+        let now_ns = now.as_micros().saturating_mul(1000);
+        for (spacing, tat) in self.0.iter().zip(&mut clocks.0).filter(|(spacing, _)| spacing.interval_ns > 0)
+        {
+            *tat = (*tat).max(now_ns.saturating_add(spacing.tolerance_ns));
+        }
+    }
+
+    /// How many starts the slowest rate allows in `time`, once its burst is used up; none without any rate.
+    pub(crate) fn starts_in(&self, time: Duration) -> Option<f64> {
+        let slowest = self.0.iter().map(|spacing| spacing.interval_ns).max().filter(|ns| *ns > 0)?;
+        Some(nanos(time) as f64 / slowest as f64)
     }
 
     /// Corrects the schedule once the real cost of a start is known (C1).

@@ -18,12 +18,14 @@
 mod facts;
 mod probe;
 mod ramp;
+mod state;
 
 use std::time::Duration;
 
 pub use self::{
     facts::{Budget, Cause, Change, Check, Sent, Snapshot, Told},
     probe::Fence,
+    state::State,
 };
 use self::{
     probe::Probe,

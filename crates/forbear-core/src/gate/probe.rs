@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// Which probe a request is. Fences of a gate only grow, so a late answer on an old lease opens nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Fence(u32);
+pub struct Fence(pub(super) u32);
 
 impl Fence {
     /// A request that probes nothing.
@@ -22,9 +22,9 @@ impl Fence {
 /// The probe of a gate: who holds it, and until when without a sign of life.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Probe {
-    last: u32,
-    held: Fence,
-    until: Timestamp,
+    pub(super) last: u32,
+    pub(super) held: Fence,
+    pub(super) until: Timestamp,
     /// It tests a told time over `pause_cap` before that time is over (P7).
     pub(super) early: bool,
 }

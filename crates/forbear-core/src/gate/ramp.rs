@@ -39,19 +39,19 @@ pub(super) struct Stretch {
 /// The pace of a scope in starts a second; none where nothing limits it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ramp {
-    rate: f32,
+    pub(super) rate: f32,
     /// The pace at which it was last refused.
-    bad: f32,
-    form: Form,
+    pub(super) bad: f32,
+    pub(super) form: Form,
     /// When the next slot is, in nanoseconds.
-    next_ns: u64,
+    pub(super) next_ns: u64,
     /// When it grew last, in milliseconds, wrapping.
-    stepped_ms: u32,
-    accepted: u32,
+    pub(super) stepped_ms: u32,
+    pub(super) accepted: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Form {
+pub(super) enum Form {
     Free,
     /// Growing by steps from a guess.
     Growing,
@@ -159,6 +159,14 @@ impl Ramp {
         }
     }
 
+    /// So many slots pass unused.
+    pub(super) fn skip(&mut self, now: Timestamp, starts: f64) {
+        if self.form != Form::Free {
+            let step = self.slot_ns(1) as f64 * starts.max(0.0);
+            self.next_ns = self.next_ns.max(now.as_micros().saturating_mul(1000)).saturating_add(step as u64);
+        }
+    }
+
     /// A success: after enough of them at this pace it grows by a step. Nothing grows on no evidence: a pace that was not
     /// used up has not been tried.
     pub(super) fn succeeded(&mut self, now: Timestamp) {
@@ -248,6 +256,6 @@ const UNDER: f32 = 0.97;
 /// Where next to nothing was accepted the way back starts at two a second, and doubles.
 const FLOOR: f32 = 2.0;
 /// One start in a day: slower than this is a pause, not a pace.
-const SLOWEST: f32 = 1.0 / 86_400.0;
+pub(super) const SLOWEST: f32 = 1.0 / 86_400.0;
 /// A pace that nobody reaches with one process is none.
 const FREE_ABOVE: f32 = 20_000.0;

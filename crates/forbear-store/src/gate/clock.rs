@@ -39,7 +39,7 @@ impl Clock {
 }
 
 /// The process's one monotonic clock.
-fn monotonic_ns() -> u64 {
+pub(super) fn monotonic_ns() -> u64 {
     static CLOCK: OnceLock<(quanta::Instant, std::time::Instant, Correction)> = OnceLock::new();
     let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     let (counter, real, correction) =

@@ -55,12 +55,18 @@ impl MemoryGates {
     /// An empty store on this clock.
     #[must_use]
     pub fn new(clock: Clock) -> MemoryGates {
+        MemoryGates::with_room(clock, MOST)
+    }
+
+    /// An empty store for about so many scopes that are not idle, and never more.
+    #[must_use]
+    pub fn with_room(clock: Clock, scopes: usize) -> MemoryGates {
         let shards = (0..SHARDS).map(|_| Padded::default()).collect();
         MemoryGates {
             shards,
             hasher: foldhash::fast::RandomState::default(),
             clock,
-            max_per_shard: MOST / SHARDS,
+            max_per_shard: (scopes / SHARDS).max(1),
         }
     }
 

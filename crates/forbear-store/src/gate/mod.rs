@@ -1,17 +1,25 @@
 //! Gate stores: where the state of scopes lives. A store knows no rule, it only moves state.
 
+mod any;
 mod clock;
+mod file;
 mod memory;
 mod record;
+mod redis;
+mod shared;
 
 use std::{future::Future, io};
 
 use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 
 pub use self::{
+    any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,
+    file::FileGates,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},
+    redis::RedisGates,
+    shared::{SharedCounts, SharedEvent, SharedOptions},
 };
 
 /// Where the gates of scopes live, for one process or for a fleet.
@@ -50,6 +58,9 @@ pub enum StoreError {
     /// It cannot be reached.
     #[error("cannot reach the gate store")]
     Unreachable(#[source] io::Error),
+    /// The address is none of a store.
+    #[error("this is no address of a gate store; one looks like redis://HOST:PORT")]
+    Address,
     /// It holds as many scopes as it may, and none of them is idle.
     #[error(
         "the gate store holds {scopes} scopes, none of them idle; try again when some requests have come back"

@@ -1,0 +1,277 @@
+//! Gates in a file, for several processes of one machine.
+
+use std::{
+    fs, io,
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use super::{
+    GateStore, SharedCounts, SharedOptions, StoreError,
+    clock::{boot_now, wall_now},
+    shared::{Link, LinkError, Push, Reply, SharedGates, Write},
+};
+
+/// Gates that every process of this machine shares that names the same file.
+///
+/// The file is an SQLite database, with all that makes it safe against a process that dies in the middle. Pauses are
+/// called out over Unix datagram sockets, one a process, in a directory beside the file. Its time is the boot clock (T1): a
+/// step of the wall clock moves nothing, and over a reboot the wall clock carries it on.
+pub struct FileGates(SharedGates<FileLink>);
+
+impl FileGates {
+    /// Joins the processes on this file, and makes it if it is not there.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] where the file cannot be used.
+    pub async fn open(path: &Path, options: SharedOptions) -> Result<FileGates, StoreError> {
+        let connection = connect(path).map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
+        // One that listens and one that calls: calling never waits for a process that does not read.
+        let mouth = UnixDatagram::unbound().and_then(|mouth| mouth.set_nonblocking(true).map(|()| mouth));
+        let mouth = mouth.map_err(StoreError::Unreachable)?;
+        let (socket, mine) = listen(path).map_err(StoreError::Unreachable)?;
+        let listener: Arc<OnceLock<Listener>> = Arc::default();
+        let gone = Arc::new(AtomicBool::new(false));
+        let (heard, done) = (listener.clone(), gone.clone());
+        std::thread::Builder::new()
+            .name("forbear-gate-news".into())
+            .spawn(move || hear(&socket, &heard, &done))
+            .map_err(StoreError::Unreachable)?;
+        let link = FileLink {
+            path: path.into(),
+            connection: Arc::new(Mutex::new(connection)),
+            socket: mouth,
+            mine,
+            gone,
+        };
+        let gates = SharedGates::new(link, options);
+        let _ = listener.set(Box::new(gates.listener()));
+        gates.greet().await.map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
+        Ok(FileGates(gates))
+    }
+
+    /// How often the file was asked so far.
+    #[must_use]
+    pub fn counts(&self) -> SharedCounts {
+        self.0.counts()
+    }
+
+    /// Whether the file cannot be used any more, and this process goes on alone.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.0.is_alone()
+    }
+}
+
+impl std::fmt::Debug for FileGates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileGates").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl GateStore for FileGates {
+    async fn update<R: Send>(
+        &self,
+        scopes: &[BoundScope],
+        step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
+    ) -> Result<R, StoreError> {
+        self.0.update(scopes, step).await
+    }
+
+    async fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
+        self.0.restore(scope, gate).await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+type Listener = Box<dyn Fn(Push) + Send + Sync>;
+
+struct FileLink {
+    path: PathBuf,
+    connection: Arc<Mutex<Connection>>,
+    socket: UnixDatagram,
+    /// Where this process listens.
+    mine: PathBuf,
+    gone: Arc<AtomicBool>,
+}
+
+impl Link for FileLink {
+    async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
+        // Some ten microseconds under a lock that is held for as long; only a disk that hangs takes more.
+        let (connection, writes_of) = (self.connection.clone(), writes.to_vec());
+        let swap = move || swap(&mut connection.lock(), &writes_of).map_err(fault);
+        let reply = tokio::task::spawn_blocking(swap).await.map_err(io::Error::other)??;
+        if tell && reply.found.is_none() {
+            self.tell(writes);
+        }
+        Ok(reply)
+    }
+
+    async fn reconnect(&self) -> Result<(), LinkError> {
+        let path = self.path.clone();
+        let fresh = tokio::task::spawn_blocking(move || connect(&path)).await.map_err(io::Error::other)?;
+        *self.connection.lock() = fresh.map_err(fault)?;
+        Ok(())
+    }
+}
+
+impl FileLink {
+    /// Calls every process that listens. One that is gone has left its socket behind: it is removed.
+    fn tell(&self, writes: &[Write]) {
+        let Ok(others) = fs::read_dir(news_of(&self.path)) else { return };
+        for other in others.flatten().map(|entry| entry.path()).filter(|path| *path != self.mine) {
+            for write in writes.iter().filter(|write| !write.value.is_empty()) {
+                let mut news = write.key.clone().into_bytes();
+                news.push(0);
+                news.extend(&write.value);
+                match self.socket.send_to(&news, &other) {
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                        let _ = fs::remove_file(&other);
+                    }
+                    // One whose room is full hears of it when it asks.
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+    }
+}
+
+impl Drop for FileLink {
+    fn drop(&mut self) {
+        self.gone.store(true, Relaxed);
+        let _ = fs::remove_file(&self.mine);
+    }
+}
+
+/// Compares and sets, in one transaction.
+fn swap(connection: &mut Connection, writes: &[Write]) -> Result<Reply, rusqlite::Error> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let time = store_now(&transaction)?;
+    let mut found = Vec::with_capacity(writes.len());
+    for write in writes {
+        let mut get =
+            transaction.prepare_cached("SELECT value FROM gate WHERE scope = ?1 AND keep_until > ?2")?;
+        let value = get.query_row((&write.key, number(time)), |row| row.get::<_, Vec<u8>>(0)).optional()?;
+        found.push(value);
+    }
+    let expected = |(write, value): (&Write, &Option<Vec<u8>>)| match value {
+        Some(value) => !write.expect.is_empty() && value.starts_with(&write.expect),
+        None => write.expect.is_empty(),
+    };
+    if !writes.iter().zip(&found).all(expected) {
+        return Ok(Reply { time, found: Some(found) });
+    }
+    for write in writes.iter().filter(|write| !write.value.is_empty()) {
+        let mut set = transaction
+            .prepare_cached("INSERT OR REPLACE INTO gate (scope, value, keep_until) VALUES (?1, ?2, ?3)")?;
+        set.execute((&write.key, &write.value, number(time.plus(write.keep))))?;
+    }
+    transaction.commit()?;
+    Ok(Reply { time, found: None })
+}
+
+/// The file's present moment: its boot clock carried on, or the wall clock after another boot. It never goes back.
+fn store_now(connection: &Connection) -> Result<Timestamp, rusqlite::Error> {
+    let mut get = connection.prepare_cached("SELECT boot, ahead_us, last_us FROM clock")?;
+    let (boot, ahead, last): (String, i64, i64) =
+        get.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let wall = number(wall_now());
+    let Some((id, up)) = boot_now() else { return Ok(moment(wall.max(last))) };
+    let up = i64::try_from(up.as_micros()).unwrap_or(i64::MAX);
+    if id == boot {
+        return Ok(moment(up.saturating_add(ahead).max(last)));
+    }
+    let now = wall.max(last);
+    let mut set = connection.prepare_cached("UPDATE clock SET boot = ?1, ahead_us = ?2, last_us = ?3")?;
+    set.execute((id, now - up, now))?;
+    Ok(moment(now))
+}
+
+fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version > VERSION {
+        return Err(rusqlite::Error::InvalidQuery);
+    }
+    connection.execute_batch(
+        "BEGIN IMMEDIATE;
+         CREATE TABLE IF NOT EXISTS gate (scope TEXT PRIMARY KEY, value BLOB NOT NULL, keep_until INTEGER NOT NULL)
+             WITHOUT ROWID;
+         CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, ahead_us INTEGER NOT NULL, last_us INTEGER NOT NULL);
+         INSERT INTO clock SELECT '', 0, 0 WHERE NOT EXISTS (SELECT 1 FROM clock);
+         PRAGMA user_version = 1;
+         COMMIT;",
+    )?;
+    let now = number(store_now(&connection)?);
+    connection.execute("UPDATE clock SET last_us = ?1", [now])?;
+    connection.execute("DELETE FROM gate WHERE keep_until <= ?1", [now])?;
+    Ok(connection)
+}
+
+/// A socket of this process's own, in the directory beside the file.
+fn listen(path: &Path) -> io::Result<(UnixDatagram, PathBuf)> {
+    let dir = news_of(path);
+    fs::create_dir_all(&dir)?;
+    let mine = dir.join(format!("{:x}-{:08x}", std::process::id(), fastrand::u32(..)));
+    let socket = UnixDatagram::bind(&mine)?;
+    socket.set_read_timeout(Some(LISTEN))?;
+    Ok((socket, mine))
+}
+
+fn news_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".news");
+    path.with_file_name(name)
+}
+
+/// Hands on what is called, until the store is dropped.
+fn hear(socket: &UnixDatagram, listener: &OnceLock<Listener>, gone: &AtomicBool) {
+    let mut room = vec![0; NEWS_MAX];
+    while !gone.load(Relaxed) {
+        let Ok(len) = socket.recv(&mut room) else { continue }; // the time is over, or a signal came
+        let Some(end) = room[..len].iter().position(|byte| *byte == 0) else { continue };
+        if let (Ok(scope), Some(listener)) = (str::from_utf8(&room[..end]), listener.get()) {
+            listener(Push::Value(scope.to_owned(), room[end + 1..len].to_vec()));
+        }
+    }
+}
+
+fn fault(error: rusqlite::Error) -> LinkError {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseBusy) => LinkError::Hung,
+        code => LinkError::Io(io::Error::other(format!("the gates' file cannot be used ({code:?})"))),
+    }
+}
+
+/// SQLite's numbers have a sign.
+fn number(at: Timestamp) -> i64 {
+    i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn moment(us: i64) -> Timestamp {
+    Timestamp::from_micros(u64::try_from(us).unwrap_or(0))
+}
+
+/// The version of the file's tables.
+const VERSION: i64 = 1;
+/// Another process that holds the file for so long is not well.
+const BUSY: Duration = Duration::from_millis(900);
+/// How often the listening thread looks whether it is still needed.
+const LISTEN: Duration = Duration::from_millis(200);
+/// A record is smaller than this.
+const NEWS_MAX: usize = 64 * 1024;

@@ -1,0 +1,138 @@
+//! One compare-and-set under way. It is carried out by a task of its own, so that whoever asked may be dropped at any
+//! moment: a start that nobody waits for any more is given back, and what was reported stays reported.
+
+use std::sync::Arc;
+
+use forbear_core::{gate::State, scope::ScopeKey};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{
+    Inner,
+    entry::Slots,
+    link::{Link, Write},
+    record::Record,
+};
+
+/// What is to become of several scopes at once.
+pub(super) struct Flight {
+    pub(super) parts: Vec<Part>,
+    /// What the store is told, of the parts that it knows.
+    pub(super) writes: Vec<Write>,
+    /// Others wait for it.
+    pub(super) tell: bool,
+    /// How often the store had been lost when it was asked.
+    pub(super) losses: u64,
+    progress: Mutex<Progress>,
+    done: Notify,
+}
+
+/// What is to become of one scope.
+pub(super) struct Part {
+    pub(super) key: ScopeKey,
+    pub(super) before: State,
+    pub(super) after: State,
+    /// None: it is nobody else's, or only compared.
+    pub(super) record: Option<(Record, Option<Slots>)>,
+    pub(super) private: bool,
+}
+
+/// How a flight ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Landing {
+    /// All is written, as it was meant.
+    Written,
+    /// Nothing is, and more is known: the step must be run again.
+    Again,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Progress {
+    Flying,
+    Landed(Landing),
+    /// Nobody waits for it.
+    Abandoned,
+}
+
+impl Flight {
+    pub(super) fn new(parts: Vec<Part>, writes: Vec<Write>, tell: bool, losses: u64) -> Flight {
+        Flight { parts, writes, tell, losses, progress: Mutex::new(Progress::Flying), done: Notify::new() }
+    }
+
+    /// It has landed; false if nobody is there to hear it.
+    pub(super) fn land(&self, landing: Landing) -> bool {
+        let mut progress = self.progress.lock();
+        let heard = *progress == Progress::Flying;
+        if heard {
+            *progress = Progress::Landed(landing);
+        }
+        drop(progress);
+        self.done.notify_one();
+        heard
+    }
+}
+
+/// Whether a request starts with these changes.
+pub(super) fn starts(parts: &[Part]) -> bool {
+    parts.iter().any(|part| part.after.in_flight > part.before.in_flight)
+}
+
+/// Waits for a flight. Dropped before it is heard, it settles what came of it.
+pub(super) struct Passenger<L: Link> {
+    inner: Arc<Inner<L>>,
+    flight: Arc<Flight>,
+    heard: bool,
+}
+
+impl<L: Link> Passenger<L> {
+    pub(super) fn new(inner: &Arc<Inner<L>>, flight: Arc<Flight>) -> Passenger<L> {
+        Passenger { inner: inner.clone(), flight, heard: false }
+    }
+
+    pub(super) async fn landing(mut self) -> Landing {
+        loop {
+            if let Progress::Landed(landing) = *self.flight.progress.lock() {
+                self.heard = true;
+                return landing;
+            }
+            self.flight.done.notified().await;
+        }
+    }
+}
+
+impl<L: Link> Drop for Passenger<L> {
+    fn drop(&mut self) {
+        if self.heard {
+            return;
+        }
+        let progress = std::mem::replace(&mut *self.flight.progress.lock(), Progress::Abandoned);
+        if let Progress::Landed(landing) = progress {
+            self.inner.settle(&self.flight.parts, landing);
+        }
+    }
+}
+
+/// Waits for another flight of the same scope. Dropped meanwhile, what it was to report is reported all the same.
+pub(super) struct Standby<L: Link> {
+    inner: Arc<Inner<L>>,
+    parts: Vec<Part>,
+}
+
+impl<L: Link> Standby<L> {
+    pub(super) fn new(inner: &Arc<Inner<L>>, parts: Vec<Part>) -> Standby<L> {
+        Standby { inner: inner.clone(), parts }
+    }
+
+    /// Its turn has come: the step is run again.
+    pub(super) fn board(mut self) {
+        self.parts.clear();
+    }
+}
+
+impl<L: Link> Drop for Standby<L> {
+    fn drop(&mut self) {
+        if !self.parts.is_empty() && !starts(&self.parts) {
+            self.inner.settle(&self.parts, Landing::Again);
+        }
+    }
+}

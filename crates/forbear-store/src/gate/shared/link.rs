@@ -1,0 +1,59 @@
+//! What a shared store must be able to do: compare and set several values at once, and call out.
+
+use std::{future::Future, io, time::Duration};
+
+use forbear_core::time::Timestamp;
+
+/// One key of a compare-and-set.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    /// The scope's key.
+    pub(crate) key: String,
+    /// The value must begin with this; empty: there must be none.
+    pub(crate) expect: Vec<u8>,
+    /// What it becomes; empty: it stays as it is.
+    pub(crate) value: Vec<u8>,
+    /// How long the store keeps it.
+    pub(crate) keep: Duration,
+}
+
+/// What came of a compare-and-set.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    /// The store's time.
+    pub(crate) time: Timestamp,
+    /// None: all was as expected, and all is written. Else nothing is written, and this is what is there.
+    pub(crate) found: Option<Vec<Option<Vec<u8>>>>,
+}
+
+/// What a store calls out.
+#[derive(Debug)]
+pub(crate) enum Push {
+    /// A value that somebody has written.
+    Value(String, Vec<u8>),
+    /// It can call no more.
+    Gone(LinkError),
+}
+
+/// Why a store did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// There is no connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It answered with an error; its code, which holds no data.
+    #[error("the store answered {0}")]
+    Answer(String),
+    /// It did not answer in time.
+    #[error("the store does not answer")]
+    Hung,
+}
+
+/// The way to a store.
+pub(crate) trait Link: Send + Sync + 'static {
+    /// Compares all and sets all, or nothing; with `tell`, everybody who listens is called.
+    fn swap(&self, writes: &[Write], tell: bool) -> impl Future<Output = Result<Reply, LinkError>> + Send;
+
+    /// Connects anew, after a failure.
+    fn reconnect(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+}

@@ -1,0 +1,121 @@
+//! What two processes did to one gate, made into one gate. No rule is here: what was counted is summed, deadlines are the
+//! later ones, and of two other changes the one that the store has stays.
+
+use forbear_core::{gate::State, time::Timestamp};
+
+/// `theirs`, with what was done to `base` to make `mine` of it. Slots are left as they are in `theirs`.
+pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
+    let mut out = theirs.clone();
+    merge_pause(base, mine, theirs, &mut out);
+    macro_rules! keep_newer {
+        ($($field:ident)+) => {
+            $(if theirs.$field == base.$field {
+                out.$field = mine.$field;
+            })+
+        };
+    }
+    keep_newer!(
+        blocked_in_row overloads_in_row unauthorised unauthorised_item circuit_refusals circuit_incidents
+        round_trip_us stated_rate budget_left budget_low budget_resets last_cut_ms retry_refilled_s
+    );
+    // The pace and the cap each are one thing, and never half of one and half of another.
+    if pace(theirs) == pace(base) {
+        (out.rate, out.bad_rate, out.stated) = (mine.rate, mine.bad_rate, mine.stated);
+        (out.linear_ms, out.linear_goal, out.linear_learns) =
+            (mine.linear_ms, mine.linear_goal, mine.linear_learns);
+        out.stepped_ms = mine.stepped_ms;
+    }
+    if cap(theirs) == cap(base) {
+        (out.cap, out.cap_ceiling, out.cap_good) = (mine.cap, mine.cap_ceiling, mine.cap_good);
+        (out.cap_patience, out.cap_passed) = (mine.cap_patience, mine.cap_passed);
+        out.cap_grown_ms = mine.cap_grown_ms;
+    }
+    // What was counted since a count began anew belongs to the new one.
+    if theirs.opened_at == base.opened_at {
+        out.accepted = sum(base.accepted, mine.accepted, theirs.accepted);
+    }
+    if theirs.stepped_ms == base.stepped_ms {
+        out.step_accepted = sum(base.step_accepted, mine.step_accepted, theirs.step_accepted);
+    }
+    out.cap_successes = sum(base.cap_successes, mine.cap_successes, theirs.cap_successes);
+    out.retry_tokens = (theirs.retry_tokens + mine.retry_tokens - base.retry_tokens).max(0.0);
+    out.last_refusal_s = theirs.last_refusal_s.max(mine.last_refusal_s);
+    out.last_used_s = theirs.last_used_s.max(mine.last_used_s);
+    out
+}
+
+/// `theirs`, from a store that has lost what it had, with the pause that `mine` remembers (P2) and no slot given twice.
+pub(super) fn reassert(mine: &State, theirs: &State) -> State {
+    let mut out = theirs.clone();
+    if is_longer(mine, theirs) {
+        take_pause(mine, &mut out);
+    }
+    out.probe_last = mine.probe_last.max(theirs.probe_last);
+    out.incidents = mine.incidents.max(theirs.incidents);
+    later_slots(mine, &mut out);
+    out
+}
+
+/// Slots of `out` are no earlier than those of `other`.
+pub(super) fn later_slots(other: &State, out: &mut State) {
+    out.clocks.iter_mut().zip(other.clocks).for_each(|(clock, other)| *clock = (*clock).max(other));
+    out.slot_ns = out.slot_ns.max(other.slot_ns);
+}
+
+/// Whether a change is one that others wait for, so that it cannot wait itself.
+pub(super) fn is_loud(before: &State, after: &State) -> bool {
+    pause(before) != pause(after) || probe(before) != probe(after) || before.incidents != after.incidents
+}
+
+fn merge_pause(base: &State, mine: &State, theirs: &State, out: &mut State) {
+    if !is_loud(base, mine) {
+        return;
+    }
+    if !is_loud(base, theirs) || is_longer(mine, theirs) {
+        take_pause(mine, out);
+    }
+    out.level = mine.level.max(theirs.level);
+    out.cap_doubled = mine.cap_doubled.max(theirs.cap_doubled);
+    if !is_loud(base, theirs) {
+        (out.level, out.cap_doubled) = (mine.level, mine.cap_doubled);
+    }
+    out.closed_at = mine.closed_at.max(theirs.closed_at);
+    out.incidents = sum(base.incidents, mine.incidents, theirs.incidents);
+    out.probe_last = mine.probe_last.max(theirs.probe_last);
+}
+
+fn is_longer(mine: &State, theirs: &State) -> bool {
+    mine.shut && (!theirs.shut || mine.paused_until > theirs.paused_until)
+}
+
+fn take_pause(mine: &State, out: &mut State) {
+    (out.shut, out.resumes, out.cause) = (mine.shut, mine.resumes, mine.cause);
+    (out.level, out.cap_doubled) = (mine.level, mine.cap_doubled);
+    (out.paused_until, out.beyond_told_ms) = (mine.paused_until, mine.beyond_told_ms);
+    (out.closed_at, out.opened_at) = (mine.closed_at, mine.opened_at);
+    (out.early_probe_at, out.pause_before_ms) = (mine.early_probe_at, mine.pause_before_ms);
+    (out.probe_held, out.probe_until, out.probe_early) =
+        (mine.probe_held, mine.probe_until, mine.probe_early);
+    out.accepted = mine.accepted;
+}
+
+fn pause(s: &State) -> (bool, bool, u8, u8, [Timestamp; 4]) {
+    (s.shut, s.resumes, s.level, s.cap_doubled, [s.paused_until, s.closed_at, s.opened_at, s.early_probe_at])
+}
+
+fn probe(s: &State) -> (u32, u32, Timestamp, bool) {
+    (s.probe_last, s.probe_held, s.probe_until, s.probe_early)
+}
+
+fn pace(s: &State) -> (Option<f32>, Option<f32>, bool, u32, f32, u32) {
+    (s.rate, s.bad_rate, s.stated, s.linear_ms, s.linear_goal, s.stepped_ms)
+}
+
+fn cap(s: &State) -> (u16, u16, u16, u8, bool) {
+    (s.cap, s.cap_ceiling, s.cap_good, s.cap_patience, s.cap_passed)
+}
+
+fn sum(base: u32, mine: u32, theirs: u32) -> u32 {
+    // A count that was begun anew adds what it has.
+    theirs.saturating_add(if mine >= base { mine - base } else { mine })
+}

@@ -1,0 +1,759 @@
+//! Gates that several processes share, over any store that can compare and set.
+//!
+//! Every member has a copy of the gates that it uses. A step runs on the copy; what others must know of at once goes to the
+//! store before the answer is given, by one compare-and-set over all scopes of the request, and if the copy was old the
+//! step is run again on what the store has. What nobody waits for (a success that closes and opens nothing) stays in the
+//! copy for up to 200 ms and goes with the next write. Where the pace is high a write takes slots and places ahead, and starts
+//! on them need no write; a pause ends them at once. So no rule is here, nor in the store.
+
+mod clock;
+mod entry;
+mod flight;
+mod link;
+mod merge;
+mod record;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use forbear_core::{
+    gate::{Cause, Check, Gate},
+    policy::BoundScope,
+    scope::{Role, ScopeKey},
+    time::Timestamp,
+};
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, futures::OwnedNotified},
+};
+
+pub(crate) use self::link::{Link, LinkError, Push, Reply, Write};
+use self::{
+    clock::StoreClock,
+    entry::Entry,
+    flight::{Flight, Landing, Part, Passenger, Standby},
+    record::Record,
+};
+use super::{GateStore, StoreError};
+
+/// How a member uses a shared store.
+#[derive(Clone)]
+pub struct SharedOptions {
+    /// At most so many scopes that are not idle (default one million).
+    pub scopes_max: usize,
+    /// A store that does not answer for so long is lost (default 1 s). Nobody waits longer than once.
+    pub patience: Duration,
+    /// Hears what happens; called from any thread, for a moment only.
+    pub events: Arc<dyn Fn(SharedEvent) + Send + Sync>,
+}
+
+impl Default for SharedOptions {
+    fn default() -> SharedOptions {
+        SharedOptions { scopes_max: 1_000_000, patience: Duration::from_secs(1), events: Arc::new(|_| ()) }
+    }
+}
+
+impl std::fmt::Debug for SharedOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedOptions")
+            .field("scopes_max", &self.scopes_max)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What happens to a shared store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SharedEvent {
+    /// It is gone: this member goes on alone, with its share of every pace (F1).
+    Lost {
+        /// Why, without anything secret.
+        why: String,
+    },
+    /// It is back, and has what this member remembers.
+    Back {
+        /// How long it was gone.
+        after: Duration,
+    },
+    /// Another member closed or opened a scope, or gave back what others wait for: who waits may ask again.
+    Changed {
+        /// Which.
+        scope: ScopeKey,
+    },
+    /// A scope's record is of no use, so this member leaves it as it is.
+    Unreadable {
+        /// Which.
+        scope: ScopeKey,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What a member has done, for whoever measures it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SharedCounts {
+    /// Times that the store was asked.
+    pub round_trips: u64,
+    /// Of these, times that it knew better.
+    pub conflicts: u64,
+}
+
+/// The gates of one member.
+pub(crate) struct SharedGates<L: Link>(Arc<Inner<L>>);
+
+struct Inner<L: Link> {
+    link: L,
+    clock: StoreClock,
+    me: u64,
+    options: SharedOptions,
+    table: Mutex<Table>,
+    /// Something should not wait for the next look.
+    urgent: Notify,
+    runtime: Handle,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<ScopeKey, Entry, foldhash::fast::RandomState>,
+    /// Those that have something to tell, or to be reminded of.
+    active: Vec<ScopeKey>,
+    /// Since when the store is gone.
+    alone: Option<Timestamp>,
+    /// How often it was lost: what was asked before is answered too late.
+    losses: u64,
+    sweep_at: usize,
+    counts: SharedCounts,
+}
+
+/// What one try of a step came to.
+enum Turn<L: Link, R> {
+    Done(R),
+    Fly(Arc<Flight>, R),
+    Again,
+    Wait(OwnedNotified, Standby<L>),
+}
+
+/// What a write is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Purpose {
+    /// A step's changes.
+    Step,
+    /// A slot for somebody who waits.
+    Queue,
+    /// What has waited here for long enough.
+    Flush,
+}
+
+impl<L: Link> SharedGates<L> {
+    /// A member on a store that answers; `first` is its first answer.
+    pub(crate) fn new(link: L, options: SharedOptions) -> SharedGates<L> {
+        let inner = Arc::new(Inner {
+            link,
+            clock: StoreClock::new(),
+            me: fastrand::u64(1..),
+            options,
+            table: Mutex::default(),
+            urgent: Notify::new(),
+            runtime: Handle::current(),
+        });
+        inner.runtime.spawn(keep(Arc::downgrade(&inner)));
+        SharedGates(inner)
+    }
+
+    /// Asks the store for its time, once.
+    pub(crate) async fn greet(&self) -> Result<(), LinkError> {
+        self.0.swap(&[], false).await.map(drop)
+    }
+
+    /// Where the store's calls go.
+    pub(crate) fn listener(&self) -> impl Fn(Push) + Send + Sync + 'static {
+        let inner = Arc::downgrade(&self.0);
+        move |push| {
+            if let Some(inner) = inner.upgrade() {
+                inner.hear(push);
+            }
+        }
+    }
+
+    /// What it has done.
+    pub(crate) fn counts(&self) -> SharedCounts {
+        self.0.table.lock().counts
+    }
+
+    /// Whether the store is gone.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.0.table.lock().alone.is_some()
+    }
+}
+
+impl<L: Link> GateStore for SharedGates<L> {
+    async fn update<R: Send>(
+        &self,
+        scopes: &[BoundScope],
+        mut step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
+    ) -> Result<R, StoreError> {
+        loop {
+            match self.0.attempt(scopes, &mut step)? {
+                Turn::Done(answer) => return Ok(answer),
+                Turn::Again => {}
+                Turn::Wait(landed, standby) => {
+                    landed.await;
+                    standby.board();
+                }
+                Turn::Fly(flight, answer) => {
+                    let passenger = Passenger::new(&self.0, flight.clone());
+                    self.0.runtime.spawn(self.0.clone().fly(flight));
+                    if passenger.landing().await == Landing::Written {
+                        return Ok(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
+        self.update(std::slice::from_ref(scope), |here, now| {
+            if here[0].pause_at(now).map(|(until, _)| until) <= gate.pause_at(now).map(|(until, _)| until) {
+                let mut state = gate.to_state();
+                let known = here[0].to_state();
+                state.in_flight = known.in_flight;
+                merge::later_slots(&known, &mut state);
+                here[0] = Gate::from_state(&state);
+            }
+        })
+        .await
+    }
+
+    fn now(&self) -> Timestamp {
+        self.0.clock.now()
+    }
+}
+
+impl<L: Link> Inner<L> {
+    fn attempt<R>(
+        self: &Arc<Self>,
+        scopes: &[BoundScope],
+        step: &mut impl FnMut(&mut [Gate], Timestamp) -> R,
+    ) -> Result<Turn<L, R>, StoreError> {
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        let mut now = self.clock.now();
+        let alone = table.alone.is_some();
+        for scope in scopes {
+            let entry = table.entry(scope, now, self.options.scopes_max)?;
+            now = now.max(entry.written_at());
+        }
+        let mut parts = Vec::with_capacity(scopes.len());
+        for scope in scopes {
+            let entry = table.entry(scope, now, self.options.scopes_max)?;
+            let before = entry.view(self.me, now, alone);
+            let private = entry.is_local();
+            parts.push(Part { key: scope.key.clone(), after: before.clone(), before, record: None, private });
+        }
+        let mut gates: Vec<Gate> = parts.iter().map(|part| Gate::from_state(&part.before)).collect();
+        let answer = step(&mut gates, now);
+        parts.iter_mut().zip(gates).for_each(|(part, gate)| part.after = gate.to_state());
+
+        if alone {
+            let start = flight::starts(&parts);
+            for part in &mut parts {
+                let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+                if start && !part.private {
+                    entry.share(&mut part.after, self.me, now);
+                }
+                entry.commit(&part.before, part.after.clone(), now);
+                table.active.push(part.key.clone());
+            }
+            return Ok(Turn::Done(answer));
+        }
+        let changed = parts.iter().any(|part| part.before != part.after);
+        if !changed {
+            return Ok(self.confirm(table, parts, answer, now));
+        }
+        let covered = |part: &Part| {
+            table.entries.get(&part.key).is_some_and(|entry| entry.covers(&part.before, &part.after, self.me))
+        };
+        if parts.iter().all(covered) {
+            let start = flight::starts(&parts);
+            for mut part in parts {
+                let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+                if start && entry.apart {
+                    entry.share(&mut part.after, self.me, now);
+                }
+                entry.commit(&part.before, part.after, now);
+                if !part.private {
+                    table.active.push(part.key);
+                    if entry.is_crowded(self.me, now) {
+                        self.urgent.notify_one();
+                    }
+                }
+            }
+            return Ok(Turn::Done(answer));
+        }
+        if flight::starts(&parts) {
+            let mut again = false;
+            for part in parts.iter().filter(|part| !part.private) {
+                let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+                if entry.exceeds_slots(&part.after) {
+                    entry.drop_slots(now);
+                    again = true;
+                }
+            }
+            if again {
+                return Ok(Turn::Again);
+            }
+        }
+        Ok(match table.flying(&parts) {
+            Some(landed) => Turn::Wait(landed, Standby::new(self, parts)),
+            None => Turn::Fly(self.launch(table, parts, now, Purpose::Step), answer),
+        })
+    }
+
+    /// A step has changed nothing: believed if what it saw is fresh, else the store is asked.
+    fn confirm<R>(
+        self: &Arc<Self>,
+        table: &mut Table,
+        mut parts: Vec<Part>,
+        answer: R,
+        now: Timestamp,
+    ) -> Turn<L, R> {
+        if self.queues(table, &parts, now) && table.flying(&parts).is_none() {
+            return Turn::Fly(self.launch(table, parts, now, Purpose::Queue), answer);
+        }
+        parts.retain(|part| {
+            table.entries.get(&part.key).is_some_and(|entry| entry.is_stale(now) || !entry.is_joined(self.me))
+        });
+        if parts.is_empty() {
+            return Turn::Done(answer);
+        }
+        if let Some(landed) = table.flying(&parts) {
+            return Turn::Wait(landed, Standby::new(self, Vec::new()));
+        }
+        Turn::Fly(self.launch(table, parts, now, Purpose::Step), answer)
+    }
+
+    /// Whether all that these scopes wait for is a slot that can be taken now.
+    fn queues(&self, table: &Table, parts: &[Part], now: Timestamp) -> bool {
+        let mut waits = false;
+        let fine = parts.iter().all(|part| {
+            let Some(entry) = table.entries.get(&part.key) else { return false };
+            match Gate::from_state(&part.before).check(&entry.policy, now, 1) {
+                Check::Admit => true,
+                Check::Wait { until, cause: Cause::Pace } => {
+                    waits |= !part.private;
+                    part.private || entry.may_queue(self.me, until, now)
+                }
+                Check::Wait { .. } | Check::Probe | Check::Full => false,
+            }
+        });
+        fine && waits
+    }
+
+    /// Makes one write of all parts that others share.
+    fn launch(
+        &self,
+        table: &mut Table,
+        mut parts: Vec<Part>,
+        now: Timestamp,
+        purpose: Purpose,
+    ) -> Arc<Flight> {
+        let (mut writes, mut tell, ahead) = (Vec::new(), false, self.clock.ahead_us());
+        for part in &mut parts {
+            let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+            if part.private {
+                entry.commit(&part.before, part.after.clone(), now);
+                continue;
+            }
+            let mut write = Write {
+                key: part.key.as_str().to_owned(),
+                expect: entry.base.as_ref().map(Record::tag).unwrap_or_default(),
+                value: Vec::new(),
+                keep: Duration::ZERO,
+            };
+            let queue = purpose == Purpose::Queue;
+            let holds = purpose == Purpose::Flush && entry.holds(self.me);
+            let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
+            let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
+            if tells {
+                if part.after.paused_until > part.before.paused_until
+                    && part.after.paused_until != Timestamp::MAX
+                {
+                    // Who keeps it may be that much further on than we are.
+                    let slack = self.clock.slack();
+                    part.after.paused_until = part.after.paused_until.plus(slack);
+                    let slack_ms = u32::try_from(slack.as_micros().div_ceil(1000)).unwrap_or(0);
+                    part.after.beyond_told_ms = part.after.beyond_told_ms.saturating_add(slack_ms);
+                }
+                let (record, slots) =
+                    entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
+                let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
+                tell |= crowded
+                    || joins
+                    || slots.is_some()
+                    || merge::is_loud(&part.before, &part.after)
+                    || entry.dirty.is_some() && record.state.shut;
+                write.keep = record.keep(now);
+                let mut of_store = record.clone();
+                of_store.shift(-ahead);
+                write.value = of_store.encode();
+                part.record = Some((record, slots));
+            }
+            entry.flying = true;
+            writes.push(write);
+        }
+        Arc::new(Flight::new(parts, writes, tell, table.losses))
+    }
+
+    async fn fly(self: Arc<Self>, flight: Arc<Flight>) {
+        let landing = match self.swap(&flight.writes, flight.tell).await {
+            Ok(reply) if self.table.lock().losses == flight.losses => self.land(&flight, reply),
+            Ok(_) => {
+                self.undo_private(&flight);
+                Landing::Again
+            }
+            Err(error) => {
+                self.lose(&error, Some(flight.losses));
+                self.undo_private(&flight);
+                Landing::Again
+            }
+        };
+        if !flight.land(landing) {
+            self.settle(&flight.parts, landing);
+        }
+    }
+
+    /// Asks the store, and reads its clock.
+    async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
+        let sent = StoreClock::tick();
+        let answer = tokio::time::timeout(self.options.patience, self.link.swap(writes, tell)).await;
+        let reply = answer.unwrap_or(Err(LinkError::Hung))?;
+        self.clock.observe(reply.time, sent, StoreClock::tick());
+        let mut table = self.table.lock();
+        table.counts.round_trips += 1;
+        table.counts.conflicts += u64::from(reply.found.is_some());
+        Ok(reply)
+    }
+
+    fn land(&self, flight: &Flight, reply: Reply) -> Landing {
+        let now = self.clock.now();
+        let mut changed = Vec::new();
+        let landing = {
+            let mut table = self.table.lock();
+            let table = &mut *table;
+            let landing = if reply.found.is_none() { Landing::Written } else { Landing::Again };
+            let mut found = reply.found.unwrap_or_default().into_iter();
+            for part in &flight.parts {
+                let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+                if part.private {
+                    continue;
+                }
+                let written = landing == Landing::Written;
+                if let (true, Some((record, slots))) = (written, part.record.clone()) {
+                    entry.written((&part.before, &part.after), record, slots, now);
+                } else if written {
+                    entry.seen = now;
+                } else {
+                    let value = found.next().flatten();
+                    self.learn(entry, &part.key, value.as_deref(), now, &mut changed);
+                }
+                entry.flying = false;
+                entry.landed.notify_waiters();
+                if let Some(called) = entry.called.take()
+                    && entry.is_news(&called)
+                {
+                    let _ = entry.rebase(called, now, false);
+                    changed.push(part.key.clone());
+                }
+                table.active.push(part.key.clone());
+            }
+            landing
+        };
+        if landing == Landing::Again {
+            self.undo_private(flight);
+        }
+        self.tell_changed(changed);
+        landing
+    }
+
+    /// Takes in what the store has of a scope.
+    fn learn(
+        &self,
+        entry: &mut Entry,
+        key: &ScopeKey,
+        value: Option<&[u8]>,
+        now: Timestamp,
+        changed: &mut Vec<ScopeKey>,
+    ) {
+        let shut = entry.local.shut;
+        let Some(value) = value else {
+            if entry.vanished(now) {
+                self.urgent.notify_one();
+            }
+            return;
+        };
+        match Record::decode(value) {
+            Ok(mut record) => {
+                record.shift(self.moved_us(&record, now));
+                if entry.rebase(record, now, false) {
+                    self.urgent.notify_one();
+                }
+                if shut != entry.local.shut {
+                    changed.push(key.clone());
+                }
+            }
+            Err(fault) => {
+                // It cannot be understood, so it is not touched: this member goes on as if the store had nothing new.
+                entry.apart = true;
+                let why = fault.to_string();
+                (self.options.events)(SharedEvent::Unreadable { scope: key.clone(), why });
+            }
+        }
+    }
+
+    /// How far a record's moments are behind ours: by the steps of the store's clock that we have seen, or that we see by it.
+    fn moved_us(&self, record: &Record, now: Timestamp) -> i64 {
+        let ahead = self.clock.ahead_us();
+        let written = record.written.as_micros().saturating_add_signed(ahead);
+        let future = written.saturating_sub(now.as_micros());
+        if future > FUTURE_US { ahead.saturating_sub_unsigned(future) } else { ahead }
+    }
+
+    /// A step of several scopes came to nothing in the store, so what it did to those of our own is taken back.
+    fn undo_private(&self, flight: &Flight) {
+        let now = self.clock.now();
+        let mut table = self.table.lock();
+        for part in flight.parts.iter().filter(|part| part.private) {
+            if let Some(entry) = table.entries.get_mut(&part.key) {
+                entry.apply(&part.after, &part.before, now);
+                entry.give_slots_back(&part.before, &part.after);
+            }
+        }
+    }
+
+    /// Nobody waits for what came of a flight: a start is given back, everything else holds.
+    fn settle(&self, parts: &[Part], landing: Landing) {
+        let now = self.clock.now();
+        let starts = flight::starts(parts);
+        let mut table = self.table.lock();
+        for part in parts {
+            let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+            match (landing, starts) {
+                (Landing::Written, true) => entry.apply(&part.after, &part.before, now),
+                (Landing::Again, false) => entry.apply(&part.before, &part.after, now),
+                (Landing::Written, false) | (Landing::Again, true) => continue,
+            }
+            entry.hurry();
+            table.active.push(part.key.clone());
+        }
+        drop(table);
+        self.urgent.notify_one();
+    }
+
+    /// The store calls.
+    fn hear(&self, push: Push) {
+        let (key, value) = match push {
+            Push::Value(key, value) => (ScopeKey::from_text(&key), value),
+            Push::Gone(error) => return self.lose(&error, None),
+        };
+        let now = self.clock.now();
+        let changed = {
+            let mut table = self.table.lock();
+            let Some(entry) = table.entries.get_mut(&key).filter(|entry| !entry.is_local()) else { return };
+            let Ok(mut record) = Record::decode(&value) else { return }; // whoever asks for it will say so
+            record.shift(self.moved_us(&record, now));
+            if record.writer == self.me || !entry.is_news(&record) {
+                return;
+            }
+            if entry.flying {
+                entry.called = Some(record);
+                return;
+            }
+            if entry.rebase(record, now, false) {
+                self.urgent.notify_one();
+            }
+            table.active.push(key.clone());
+            vec![key]
+        };
+        self.tell_changed(changed);
+    }
+
+    fn tell_changed(&self, changed: Vec<ScopeKey>) {
+        for scope in changed {
+            (self.options.events)(SharedEvent::Changed { scope });
+        }
+    }
+
+    /// The store is gone (F1): from here on nobody asks it but [`keep`].
+    fn lose(&self, error: &LinkError, asked: Option<u64>) {
+        let now = self.clock.now();
+        {
+            let mut table = self.table.lock();
+            if table.alone.is_some() || asked.is_some_and(|asked| asked != table.losses) {
+                return;
+            }
+            table.losses += 1;
+            table.alone = Some(now);
+            for entry in table.entries.values_mut().filter(|entry| !entry.is_local()) {
+                if let Some(called) = entry.called.take() {
+                    let _ = entry.rebase(called, now, false);
+                }
+                entry.part(self.me, now);
+                entry.landed.notify_waiters();
+            }
+        }
+        tracing::warn!(%error, "the gate store is lost; going on alone with this member's share of every pace");
+        (self.options.events)(SharedEvent::Lost { why: error.to_string() });
+        self.urgent.notify_one();
+    }
+
+    /// The store is back: everything that is remembered goes to it, and what it has comes here.
+    async fn rejoin(self: &Arc<Self>) -> Result<(), LinkError> {
+        self.link.reconnect().await?;
+        self.swap(&[], false).await?;
+        let known: Vec<ScopeKey> = {
+            let table = self.table.lock();
+            table.entries.iter().filter(|(_, entry)| !entry.is_local()).map(|(key, _)| key.clone()).collect()
+        };
+        for keys in known.chunks(AT_ONCE) {
+            let looks: Vec<Write> = keys
+                .iter()
+                .map(|key| Write {
+                    key: key.as_str().to_owned(),
+                    expect: NOBODYS.to_vec(),
+                    value: Vec::new(),
+                    keep: Duration::ZERO,
+                })
+                .collect();
+            let found = self.swap(&looks, false).await?.found.unwrap_or_default();
+            let now = self.clock.now();
+            let mut table = self.table.lock();
+            for (key, value) in keys.iter().zip(found) {
+                let Some(entry) = table.entries.get_mut(key) else { continue };
+                let record = value.and_then(|value| Record::decode(&value).ok());
+                match record {
+                    Some(mut record) => {
+                        record.shift(self.moved_us(&record, now));
+                        let _ = entry.rebase(record, now, true);
+                    }
+                    None => drop(entry.vanished(now)),
+                }
+                entry.hurry();
+                table.active.push(key.clone());
+            }
+        }
+        let after = {
+            let mut table = self.table.lock();
+            table.alone.take().map(|since| self.clock.now().since(since)).unwrap_or_default()
+        };
+        (self.options.events)(SharedEvent::Back { after });
+        Ok(())
+    }
+
+    /// Sends what is due.
+    fn flush(self: &Arc<Self>) {
+        let now = self.clock.now();
+        let mut flights = Vec::new();
+        {
+            let mut table = self.table.lock();
+            let table = &mut *table;
+            if table.alone.is_some() {
+                return;
+            }
+            let mut active = std::mem::take(&mut table.active);
+            active.sort_unstable();
+            active.dedup();
+            active.retain(|key| {
+                let Some(entry) = table.entries.get_mut(key) else { return false };
+                if flights.len() < AT_ONCE
+                    && (entry.is_due(self.me, now) || entry.dirty.is_some() && entry.is_crowded(self.me, now))
+                    && !entry.flying
+                    && !entry.is_local()
+                {
+                    let before = entry.view(self.me, now, false);
+                    let part = Part {
+                        key: key.clone(),
+                        after: before.clone(),
+                        before,
+                        record: None,
+                        private: false,
+                    };
+                    flights.push(part);
+                }
+                entry.is_active(self.me)
+            });
+            table.active.extend(active);
+            let launch = |part| self.launch(table, vec![part], now, Purpose::Flush);
+            flights.into_iter().map(launch).collect::<Vec<_>>()
+        }
+        .into_iter()
+        .for_each(|flight| drop(self.runtime.spawn(self.clone().fly(flight))));
+    }
+}
+
+impl Table {
+    fn entry(&mut self, scope: &BoundScope, now: Timestamp, most: usize) -> Result<&mut Entry, StoreError> {
+        if self.entries.len() >= self.sweep_at.max(SWEEP_FROM).min(most)
+            && !self.entries.contains_key(&scope.key)
+        {
+            self.entries.retain(|_, entry| !entry.is_idle(now));
+            self.sweep_at = self.entries.len().saturating_mul(2);
+            if self.entries.len() >= most {
+                return Err(StoreError::Full { scopes: self.entries.len() });
+            }
+        }
+        let fresh = || Entry::new(&scope.policy, scope.role == Role::Run);
+        let entry = self.entries.entry(scope.key.clone()).or_insert_with(fresh);
+        if !Arc::ptr_eq(&entry.policy, &scope.policy) {
+            entry.policy = scope.policy.clone();
+        }
+        Ok(entry)
+    }
+
+    /// Where to wait, if one of these scopes is being written.
+    fn flying(&self, parts: &[Part]) -> Option<OwnedNotified> {
+        let shared = parts.iter().filter(|part| !part.private);
+        let mut entries = shared.filter_map(|part| self.entries.get(&part.key));
+        entries.find(|entry| entry.flying).map(|entry| entry.landed.clone().notified_owned())
+    }
+}
+
+/// Looks after a member for as long as somebody has it: sends what is due, and finds the store again.
+async fn keep<L: Link>(inner: Weak<Inner<L>>) {
+    let mut wait = RETRY.0;
+    loop {
+        let Some(strong) = inner.upgrade() else { return };
+        if strong.table.lock().alone.is_some() {
+            match strong.rejoin().await {
+                Ok(()) => wait = RETRY.0,
+                Err(error) => {
+                    tracing::debug!(%error, "the gate store is still gone");
+                    drop(strong);
+                    tokio::time::sleep(wait.mul_f64(fastrand::f64() + 0.5)).await;
+                    wait = (wait * 2).min(RETRY.1);
+                    continue;
+                }
+            }
+        }
+        strong.flush();
+        let urgent = strong.urgent.notified();
+        let _ = tokio::time::timeout(TICK, urgent).await;
+    }
+}
+
+/// How often a member looks what is due.
+const TICK: Duration = Duration::from_millis(50);
+/// Between two tries to find the store again: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// So many scopes in one request to the store at most.
+const AT_ONCE: usize = 128;
+/// A table with fewer scopes is not worth looking through.
+const SWEEP_FROM: usize = 512;
+/// A record that is further in the future was written on another clock.
+const FUTURE_US: u64 = 5_000_000;
+/// Begins no value, so that the store tells what it has.
+const NOBODYS: &[u8] = b"?";

@@ -1,0 +1,109 @@
+//! The suite of gate stores on a file, with what a file can suffer.
+
+mod gate_kit;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use forbear_store::gate::{FileGates, SharedEvent, SharedOptions};
+use gate_kit::{eventually, look, refuse, scope, take};
+use tempfile::TempDir;
+
+struct Machine(TempDir);
+
+impl Machine {
+    fn path(&self) -> PathBuf {
+        self.0.path().join("gates.db")
+    }
+}
+
+impl gate_kit::Fleet for Machine {
+    type Store = FileGates;
+
+    async fn start() -> Machine {
+        Machine(tempfile::tempdir().unwrap())
+    }
+
+    async fn member(&self) -> Arc<FileGates> {
+        Arc::new(FileGates::open(&self.path(), SharedOptions::default()).await.unwrap())
+    }
+
+    async fn small(&self, scopes_max: usize) -> Arc<FileGates> {
+        let options = SharedOptions { scopes_max, ..SharedOptions::default() };
+        Arc::new(FileGates::open(&self.path(), options).await.unwrap())
+    }
+}
+
+gate_conformance!(Machine);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p1_a_pause_is_called_out() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    let (heard, mut calls) = tokio::sync::mpsc::unbounded_channel();
+    let events = move |event| drop(heard.send(event));
+    let options = SharedOptions { events: Arc::new(events), ..SharedOptions::default() };
+    let other = FileGates::open(&machine.path(), options).await.unwrap();
+    // A process that is gone has left its socket, and one that is stopped does not read: neither holds up the call.
+    let left = machine.0.path().join("gates.db.news/0-dead");
+    drop(std::os::unix::net::UnixDatagram::bind(&left).unwrap());
+    let _stopped =
+        std::os::unix::net::UnixDatagram::bind(machine.0.path().join("gates.db.news/0-stopped")).unwrap();
+    let one = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    let a = scope("http://a:80");
+    look(&other, &a, |_, _| ()).await;
+    let asked = other.counts().round_trips;
+    for wait in 1..200 {
+        let mut sent = take(&one, &a).await.1;
+        let _ = refuse(&one, &a, sent.take().unwrap_or_default(), Duration::from_secs(100 + wait)).await;
+    }
+    let call = tokio::time::timeout(Duration::from_secs(5), calls.recv()).await.unwrap();
+    assert!(matches!(call, Some(SharedEvent::Changed { .. })), "{call:?}");
+    eventually("all of it is heard", || async {
+        let left = look(&other, &a, |gate, now| gate.pause_at(now).map(|(until, _)| until.since(now))).await;
+        left.is_some_and(|left| left > Duration::from_secs(290))
+    })
+    .await;
+    assert!(other.counts().round_trips < asked + 50, "it did not have to ask each time");
+    assert!(!left.exists(), "what a dead process left is removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p8_a_pause_outlives_every_process() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    let a = scope("http://a:80");
+    {
+        let gates = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+        let sent = take(&gates, &a).await.1.unwrap();
+        let _ = refuse(&gates, &a, sent, Duration::from_secs(100)).await;
+    }
+    let gates = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    let left = look(&gates, &a, |gate, now| gate.pause_at(now).map(|(until, _)| until.since(now))).await;
+    assert!(left.is_some_and(|left| left > Duration::from_secs(90)), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_a_process_that_holds_the_file_stops_nobody_else() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    let gates = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    let (a, b) = (scope("http://a:80"), scope("http://b:80"));
+    let sent = take(&gates, &a).await.1.unwrap();
+    let _ = refuse(&gates, &a, sent, Duration::from_secs(100)).await;
+    let holder = rusqlite::Connection::open(machine.path()).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert!(take(&gates, &b).await.1.is_some());
+    assert!(gates.is_alone(), "after one wait");
+    assert!(take(&gates, &a).await.1.is_none(), "the pause holds");
+    let sent = take(&gates, &b).await.1.unwrap();
+    let _ = refuse(&gates, &b, sent, Duration::from_secs(50)).await;
+    holder.execute_batch("ROLLBACK").unwrap();
+    eventually("it is back", || async { !gates.is_alone() }).await;
+    let other = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    eventually("what happened meanwhile is known", || async { take(&other, &b).await.1.is_none() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j4_what_is_no_file_of_gates_is_left_as_it_is() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    std::fs::write(machine.path(), [7; 4096]).unwrap();
+    assert!(FileGates::open(&machine.path(), SharedOptions::default()).await.is_err());
+    assert_eq!(std::fs::read(machine.path()).unwrap(), [7; 4096]);
+}
