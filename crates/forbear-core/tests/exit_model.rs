@@ -93,6 +93,10 @@ struct Model {
     sessions: BTreeMap<u64, (ExitId, String)>,
     /// Sessions of pairs that were left: nobody gets one of these again.
     ended: HashSet<u64>,
+    /// The session that each pair was chosen with last.
+    latest: BTreeMap<(ExitId, String), u64>,
+    /// Exits with a smaller number are gateways.
+    gateways: u32,
     /// Origins that were told to ask again when a request comes back, and have not been called since.
     waiting: HashSet<String>,
 }
@@ -112,6 +116,8 @@ impl Model {
             full: HashSet::new(),
             sessions: BTreeMap::new(),
             ended: HashSet::new(),
+            latest: BTreeMap::new(),
+            gateways,
             waiting: HashSet::new(),
         }
     }
@@ -132,8 +138,14 @@ impl Model {
                 let until = self.now.plus(Duration::from_millis(ms));
                 let freed = self.exits.put_off(&pick, until);
                 self.called(&freed);
+                // Of a gateway one address must wait, and this one may have been left since.
+                let left = match self.policy.sticky {
+                    Sticky::Off => self.latest.get(&pair(&pick)) != Some(&pick.session),
+                    Sticky::Session | Sticky::Account => self.ended.contains(&pick.session),
+                };
+                let left = left && pick.exit.0 < self.gateways;
                 // What was recalled since is asked again; what is full stays where it is.
-                if recalls == self.recalls && !self.full.contains(&pair(&pick)) {
+                if recalls == self.recalls && !left && !self.full.contains(&pair(&pick)) {
                     let off = self.off.entry(pair(&pick)).or_insert(until);
                     *off = until.max(*off);
                 }
@@ -180,6 +192,7 @@ impl Model {
                 assert!(!self.off.contains_key(&pair), "a pair that was put off was chosen");
                 assert_eq!(pick.origin(), origin);
                 assert!(!self.ended.contains(&pick.session), "a session came back");
+                self.latest.insert(pair.clone(), pick.session);
                 let owner = self.sessions.entry(pick.session).or_insert_with(|| pair.clone());
                 assert_eq!(*owner, pair, "two pairs have one session");
                 if self.policy.sticky == Sticky::Off {

@@ -228,10 +228,15 @@ impl Exits {
     /// The pair's gate admits nothing before `until`: the pick is given back, and others are offered until then. Who may
     /// ask again is named by origin. Where an exit was recalled since the pick, it may have been this one: it is asked again.
     pub fn put_off(&mut self, pick: &Pick, until: Timestamp) -> Vec<Arc<str>> {
+        let gateway = self.exits[pick.exit.0 as usize].traits.gateway;
         if pick.recalls == self.recalls
             && let Some(site) = self.sites.get_mut(&*pick.origin)
         {
-            site.put_off(pick.exit, until);
+            // Of a gateway it was one address that must wait, and that may have been left since.
+            let left = gateway && site.pairs.get(&pick.exit).is_some_and(|pair| pair.session != pick.session);
+            if !left {
+                site.put_off(pick.exit, until);
+            }
         }
         self.not_taken(pick)
     }

@@ -593,3 +593,21 @@ fn e1_what_was_on_its_way_when_an_exit_broke_says_nothing_about_one_site() {
     assert_eq!(judged.outcome, fault(ExitFault::Broken));
     assert!(matches!(judged.change, ExitChange::Failed { .. }));
 }
+
+#[test]
+fn e4_what_an_address_that_was_left_must_wait_for_holds_up_no_other_one_of_its_gateway() {
+    let gateway = Traits { gateway: true, ..Traits::default() };
+    let (mut exits, now) = (Exits::new(ExitPolicy::default(), [gateway], 1), start());
+    serve(&mut exits, A, now);
+    let (blocked, late) =
+        (pick(&mut exits, A, Ask::default(), now), pick(&mut exits, A, Ask::default(), now));
+    assert_eq!(blocked.session, late.session);
+    let _ = exits.judge(&blocked, &Outcome::Blocked { challenge: false }, 0, now, 0.0);
+    // The other one had been picked before, and its gate has closed meanwhile.
+    let _ = exits.put_off(&late, now.plus(Duration::from_secs(340)));
+    assert_ne!(pick(&mut exits, A, Ask::default(), now).session, late.session);
+    let paced = pick(&mut exits, A, Ask::default(), now);
+    let until = now.plus(Duration::from_millis(200));
+    let _ = exits.put_off(&paced, until);
+    assert_eq!(exits.choose(A, Ask::default(), now), Choice::Wait { until }, "the present one does wait");
+}
