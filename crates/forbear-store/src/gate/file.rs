@@ -11,14 +11,14 @@ use std::{
     time::Duration,
 };
 
-use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+use forbear_core::time::Timestamp;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::{
-    GateStore, SharedCounts, SharedOptions, StoreError,
+    SharedOptions, StoreError,
     clock::{boot_now, wall_now},
-    shared::{Link, LinkError, Push, Reply, SharedGates, Write},
+    shared::{Link, LinkError, Push, Reply, SharedGates, Write, member_of_a_fleet},
 };
 
 /// Gates that every process of this machine shares that names the same file.
@@ -58,43 +58,9 @@ impl FileGates {
         gates.greet().await.map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
         Ok(FileGates(gates))
     }
-
-    /// How often the file was asked so far.
-    #[must_use]
-    pub fn counts(&self) -> SharedCounts {
-        self.0.counts()
-    }
-
-    /// Whether the file cannot be used any more, and this process goes on alone.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
-        self.0.is_alone()
-    }
 }
 
-impl std::fmt::Debug for FileGates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileGates").field("counts", &self.counts()).finish_non_exhaustive()
-    }
-}
-
-impl GateStore for FileGates {
-    async fn update<R: Send>(
-        &self,
-        scopes: &[BoundScope],
-        step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
-    ) -> Result<R, StoreError> {
-        self.0.update(scopes, step).await
-    }
-
-    async fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
-        self.0.restore(scope, gate).await
-    }
-
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
+member_of_a_fleet!(FileGates);
 
 type Listener = Box<dyn Fn(Push) + Send + Sync>;
 

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+use forbear_core::time::Timestamp;
 use parking_lot::Mutex;
 use redis::{
     AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
@@ -16,8 +16,8 @@ use redis::{
 };
 
 use super::{
-    GateStore, SharedCounts, SharedOptions, StoreError,
-    shared::{Link, LinkError, Push, Reply, SharedGates, Write},
+    SharedOptions, StoreError,
+    shared::{Link, LinkError, Push, Reply, SharedGates, Write, member_of_a_fleet},
 };
 
 /// Gates that every process shares that uses the same Redis (6.2 or later) or Valkey.
@@ -50,43 +50,9 @@ impl RedisGates {
         gates.greet().await.map_err(unreachable)?;
         Ok(RedisGates(gates))
     }
-
-    /// How often the server was asked so far.
-    #[must_use]
-    pub fn counts(&self) -> SharedCounts {
-        self.0.counts()
-    }
-
-    /// Whether the server is lost, and this member goes on alone.
-    #[must_use]
-    pub fn is_alone(&self) -> bool {
-        self.0.is_alone()
-    }
 }
 
-impl std::fmt::Debug for RedisGates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisGates").field("counts", &self.counts()).finish_non_exhaustive()
-    }
-}
-
-impl GateStore for RedisGates {
-    async fn update<R: Send>(
-        &self,
-        scopes: &[BoundScope],
-        step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
-    ) -> Result<R, StoreError> {
-        self.0.update(scopes, step).await
-    }
-
-    async fn restore(&self, scope: &BoundScope, gate: Gate) -> Result<(), StoreError> {
-        self.0.restore(scope, gate).await
-    }
-
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
+member_of_a_fleet!(RedisGates);
 
 type Listener = Box<dyn Fn(Push) + Send + Sync>;
 

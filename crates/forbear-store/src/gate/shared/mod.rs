@@ -10,11 +10,13 @@ mod clock;
 mod entry;
 mod flight;
 mod link;
+mod member;
 mod merge;
+mod options;
 mod record;
+mod table;
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -22,7 +24,7 @@ use std::{
 use forbear_core::{
     gate::{Cause, Check, Gate},
     policy::BoundScope,
-    scope::{Role, ScopeKey},
+    scope::ScopeKey,
     time::Timestamp,
 };
 use parking_lot::Mutex;
@@ -31,77 +33,19 @@ use tokio::{
     sync::{Notify, futures::OwnedNotified},
 };
 
-pub(crate) use self::link::{Link, LinkError, Push, Reply, Write};
+pub use self::options::{SharedCounts, SharedEvent, SharedOptions};
 use self::{
     clock::StoreClock,
     entry::Entry,
     flight::{Flight, Landing, Part, Passenger, Standby},
     record::Record,
+    table::Table,
+};
+pub(crate) use self::{
+    link::{Link, LinkError, Push, Reply, Write},
+    member::member_of_a_fleet,
 };
 use super::{GateStore, StoreError};
-
-/// How a member uses a shared store.
-#[derive(Clone)]
-pub struct SharedOptions {
-    /// At most so many scopes that are not idle (default one million).
-    pub scopes_max: usize,
-    /// A store that does not answer for so long is lost (default 1 s). Nobody waits longer than once.
-    pub patience: Duration,
-    /// Hears what happens; called from any thread, for a moment only.
-    pub events: Arc<dyn Fn(SharedEvent) + Send + Sync>,
-}
-
-impl Default for SharedOptions {
-    fn default() -> SharedOptions {
-        SharedOptions { scopes_max: 1_000_000, patience: Duration::from_secs(1), events: Arc::new(|_| ()) }
-    }
-}
-
-impl std::fmt::Debug for SharedOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedOptions")
-            .field("scopes_max", &self.scopes_max)
-            .field("patience", &self.patience)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What happens to a shared store.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum SharedEvent {
-    /// It is gone: this member goes on alone, with its share of every pace (F1).
-    Lost {
-        /// Why, without anything secret.
-        why: String,
-    },
-    /// It is back, and has what this member remembers.
-    Back {
-        /// How long it was gone.
-        after: Duration,
-    },
-    /// Another member closed or opened a scope, or gave back what others wait for: who waits may ask again.
-    Changed {
-        /// Which.
-        scope: ScopeKey,
-    },
-    /// A scope's record is of no use, so this member leaves it as it is.
-    Unreadable {
-        /// Which.
-        scope: ScopeKey,
-        /// Why.
-        why: String,
-    },
-}
-
-/// What a member has done, for whoever measures it.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct SharedCounts {
-    /// Times that the store was asked.
-    pub round_trips: u64,
-    /// Of these, times that it knew better.
-    pub conflicts: u64,
-}
 
 /// The gates of one member.
 pub(crate) struct SharedGates<L: Link>(Arc<Inner<L>>);
@@ -115,19 +59,6 @@ struct Inner<L: Link> {
     /// Something should not wait for the next look.
     urgent: Notify,
     runtime: Handle,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    entries: HashMap<ScopeKey, Entry, foldhash::fast::RandomState>,
-    /// Those that have something to tell, or to be reminded of.
-    active: Vec<ScopeKey>,
-    /// Since when the store is gone.
-    alone: Option<Timestamp>,
-    /// How often it was lost: what was asked before is answered too late.
-    losses: u64,
-    sweep_at: usize,
-    counts: SharedCounts,
 }
 
 /// What one try of a step came to.
@@ -695,33 +626,6 @@ impl<L: Link> Inner<L> {
     }
 }
 
-impl Table {
-    fn entry(&mut self, scope: &BoundScope, now: Timestamp, most: usize) -> Result<&mut Entry, StoreError> {
-        if self.entries.len() >= self.sweep_at.max(SWEEP_FROM).min(most)
-            && !self.entries.contains_key(&scope.key)
-        {
-            self.entries.retain(|_, entry| !entry.is_idle(now));
-            self.sweep_at = self.entries.len().saturating_mul(2);
-            if self.entries.len() >= most {
-                return Err(StoreError::Full { scopes: self.entries.len() });
-            }
-        }
-        let fresh = || Entry::new(&scope.policy, scope.role == Role::Run);
-        let entry = self.entries.entry(scope.key.clone()).or_insert_with(fresh);
-        if !Arc::ptr_eq(&entry.policy, &scope.policy) {
-            entry.policy = scope.policy.clone();
-        }
-        Ok(entry)
-    }
-
-    /// Where to wait, if one of these scopes is being written.
-    fn flying(&self, parts: &[Part]) -> Option<OwnedNotified> {
-        let shared = parts.iter().filter(|part| !part.private);
-        let mut entries = shared.filter_map(|part| self.entries.get(&part.key));
-        entries.find(|entry| entry.flying).map(|entry| entry.landed.clone().notified_owned())
-    }
-}
-
 /// Looks after a member for as long as somebody has it: sends what is due, and finds the store again.
 async fn keep<L: Link>(inner: Weak<Inner<L>>) {
     let mut wait = RETRY.0;
@@ -751,8 +655,6 @@ const TICK: Duration = Duration::from_millis(50);
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// So many scopes in one request to the store at most.
 const AT_ONCE: usize = 128;
-/// A table with fewer scopes is not worth looking through.
-const SWEEP_FROM: usize = 512;
 /// A record that is further in the future was written on another clock.
 const FUTURE_US: u64 = 5_000_000;
 /// Begins no value, so that the store tells what it has.
