@@ -51,6 +51,11 @@ pub enum ExitChange {
         /// The moment.
         until: Timestamp,
     },
+    /// It was tried again, and failed again.
+    StillFails {
+        /// When it is tried next.
+        until: Timestamp,
+    },
     /// It turned us away, and is out until its credentials change.
     Out,
     /// It serves again.
@@ -240,7 +245,10 @@ impl Exits {
         }
         exit.fails = exit.fails.saturating_add(1);
         exit.failed_at = now;
-        judged.change = ExitChange::Failed { until: exit.until };
+        judged.change = match exit.fails {
+            1 => ExitChange::Failed { until: exit.until },
+            _ => ExitChange::StillFails { until: exit.until },
+        };
     }
 
     /// Where an exit breaks off: it may drop this origin alone (E1), and then the others have no reason to wait for it. That it

@@ -169,6 +169,11 @@ fn e1_what_was_in_flight_through_a_dying_exit_is_one_failure() {
         }
     }
     assert_eq!(untils, [later.plus(Duration::from_secs(1))]);
+    let again = untils[0];
+    let tried = pick(&mut exits, A, Ask::default(), again);
+    let change = exits.judge(&tried, &fault(ExitFault::Broken), 0, again.plus(MS), 0.0).change;
+    assert!(matches!(change, ExitChange::StillFails { .. }), "it is no news: {change:?}");
+    assert_eq!(exits.state(ExitId(0)), "failing");
 }
 
 #[test]

@@ -161,6 +161,12 @@ impl<G: GateStore> Shared<G> {
                 let wait = until.since(self.gates.now());
                 Event::ExitFails { name: name.to_string(), wait, said: said.to_owned() }
             }
+            // Said once, until it serves: a list may have a hundred dead ones, and each is tried every minute.
+            ExitChange::StillFails { until } => {
+                let wait = until.since(self.gates.now());
+                tracing::debug!(exit = &**name, ?wait, "still fails");
+                return;
+            }
             ExitChange::Out => Event::ExitOut { name: name.to_string(), said: said.to_owned() },
             ExitChange::Recovered => Event::ExitServes { name: name.to_string() },
         };
