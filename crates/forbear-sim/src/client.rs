@@ -4,6 +4,8 @@ use std::{borrow::Cow, time::Duration};
 
 use forbear_core::time::Timestamp;
 
+use crate::trace::Phase;
+
 /// What a client says to a worker that has a request to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Go<T> {
@@ -56,6 +58,12 @@ pub trait Client {
     /// The process dies and comes back at once; what was on the wire is never heard of again.
     fn crash(&mut self, now: Timestamp) {
         let _ = now; // habits have no memory worth losing
+    }
+
+    /// What its gate is doing, where it has one.
+    fn phase(&self, now: Timestamp) -> Option<Phase> {
+        let _ = now;
+        None
     }
 
     /// Starts a second that it holds to be allowed, where it has an opinion.

@@ -12,7 +12,10 @@ use forbear_core::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::client::{Client, Go, Reply};
+use crate::{
+    client::{Client, Go, Reply},
+    trace::Phase,
+};
 
 /// One fleet behind the gate of one origin.
 #[derive(Clone, Debug)]
@@ -70,6 +73,10 @@ impl Client for Gated {
         // P8: what a store keeps of a gate outlives the process, and nothing else does.
         let policy = &self.scopes[0].policy;
         self.gates = [Gate::restore(policy, &self.gates[0].snapshot(), now)];
+    }
+
+    fn phase(&self, now: Timestamp) -> Option<Phase> {
+        Phase::by_name(self.gates[0].state(now))
     }
 
     fn pace(&self) -> Option<f64> {

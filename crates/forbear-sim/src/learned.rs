@@ -9,6 +9,7 @@ use forbear_core::{
 
 use crate::{
     client::{Client, Go, Reply},
+    trace::Phase,
     world::EPOCH,
 };
 
@@ -112,6 +113,14 @@ impl Client for Learned {
         };
         self.paused_until = self.paused_until.max(now.plus(wait));
         now
+    }
+
+    fn phase(&self, now: Timestamp) -> Option<Phase> {
+        Some(match (self.shut, self.probing) {
+            (false, _) => Phase::Open,
+            (true, true) if now >= self.paused_until => Phase::Probing,
+            (true, _) => Phase::Paused,
+        })
     }
 
     fn pace(&self) -> Option<f64> {

@@ -15,6 +15,7 @@ mod learned;
 mod net;
 mod report;
 mod scenario;
+mod trace;
 mod watch;
 mod world;
 
@@ -27,5 +28,6 @@ pub use learned::Learned;
 pub use net::Latency;
 pub use report::{Report, Tally};
 pub use scenario::{Scenario, TrueKind, Truth, Work};
+pub use trace::{Bin, Phase, Trace};
 pub use watch::Violation;
-pub use world::run;
+pub use world::{run, run_traced};

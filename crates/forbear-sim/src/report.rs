@@ -54,6 +54,10 @@ pub struct Report {
     pub took: Duration,
     /// Starts a second that the client held to be allowed in the end, where it had an opinion.
     pub pace: Option<f64>,
+    /// How long nothing but a probe could start; none for a client without a gate.
+    pub paused: Option<Duration>,
+    /// Requests that were on the wire in the end.
+    pub on_wire: u32,
     pub(crate) last_served: Duration,
     quarter: Duration,
     tenth: (u64, u32),
@@ -70,10 +74,24 @@ impl Report {
             herd: 0,
             took: Duration::ZERO,
             pace: None,
+            paused: None,
+            on_wire: 0,
             last_served: Duration::ZERO,
             quarter: run_for / 4,
             tenth: (0, 0),
         }
+    }
+
+    /// Requests beyond one a page.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.sent.saturating_sub(self.done + u64::from(self.on_wire))
+    }
+
+    /// Requests sent for each page that was got (V3).
+    #[must_use]
+    pub fn multiplier(&self) -> Option<f64> {
+        (self.done > 0).then(|| self.sent as f64 / self.done as f64)
     }
 
     pub(crate) fn sent(&mut self, since: Duration) {

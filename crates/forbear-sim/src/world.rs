@@ -9,6 +9,7 @@ use crate::{
     client::{Client, Go, Reply},
     report::Report,
     scenario::{Scenario, TrueKind, Work},
+    trace::{Recorder, Trace},
     watch::{Violation, Watch},
 };
 
@@ -66,6 +67,7 @@ struct World<'a, C: Client> {
     pages_in: u32,
     report: Report,
     watch: Watch,
+    recorder: Recorder<'a>,
 }
 
 /// Runs `scenario` with `client` between its fleet and its origin.
@@ -73,14 +75,35 @@ struct World<'a, C: Client> {
 /// # Errors
 /// The client broke a promise of its contract, or did not get on.
 pub fn run<C: Client>(scenario: &Scenario, client: &mut C) -> Result<Report, Violation> {
-    let mut world = World::new(scenario, client);
+    play(scenario, client, Recorder::new(None))
+}
+
+/// The same, and keeps in `trace` what it looked like over time, also of a run that ends with a broken promise.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_traced<C: Client>(
+    scenario: &Scenario,
+    client: &mut C,
+    trace: &mut Trace,
+) -> Result<Report, Violation> {
+    play(scenario, client, Recorder::new(Some(trace)))
+}
+
+fn play<C: Client>(scenario: &Scenario, client: &mut C, recorder: Recorder<'_>) -> Result<Report, Violation> {
+    let mut world = World::new(scenario, client, recorder);
     world.start();
-    world.go()?;
+    let gone = world.go();
+    // A run that goes on to its end may be silent there: its gate is shut.
+    let early = gone.is_err() || world.is_done();
+    let took = if early { world.now.since(EPOCH) } else { scenario.run_for };
+    world.recorder.end(took, scenario);
+    gone?;
     world.end()
 }
 
 impl<'a, C: Client> World<'a, C> {
-    fn new(scenario: &'a Scenario, client: &'a mut C) -> World<'a, C> {
+    fn new(scenario: &'a Scenario, client: &'a mut C, recorder: Recorder<'a>) -> World<'a, C> {
         let epoch = EPOCH.since(Timestamp::ZERO);
         World {
             nodes: (0..scenario.nodes.max(1)).map(|_| scenario.spec.build(epoch)).collect(),
@@ -97,6 +120,7 @@ impl<'a, C: Client> World<'a, C> {
             pages_in: 0,
             report: Report::new(scenario.run_for),
             watch: Watch::new(C::FORBEARS, EPOCH),
+            recorder,
             scenario,
             client,
         }
@@ -142,6 +166,8 @@ impl<'a, C: Client> World<'a, C> {
             } else if let Some(Reverse((_, _, event))) = self.events.pop() {
                 self.happens(event)?;
             }
+            let since = self.now.since(EPOCH);
+            self.recorder.looks(since, self.client.phase(self.now), || self.client.pace());
         }
     }
 
@@ -178,6 +204,7 @@ impl<'a, C: Client> World<'a, C> {
     fn send(&mut self, worker: u32, ticket: C::Ticket) -> Result<(), Violation> {
         self.watch.sends(self.now)?;
         self.report.sent(self.now.since(EPOCH));
+        self.recorder.sent(self.now.since(EPOCH));
         self.pending = self.pending.saturating_sub(1);
         self.on_wire += 1;
         let node = if self.nodes.len() > 1 { self.chance.next_u64() as usize % self.nodes.len() } else { 0 };
@@ -237,6 +264,7 @@ impl<'a, C: Client> World<'a, C> {
         let refused = ruling.verdict == Verdict::Refused;
         let served = ruling.verdict == Verdict::Served;
         self.report.arrived(since, served, refused);
+        self.recorder.arrived(since, served, refused);
         let mut reply = Reply { status: ruling.status, refused, told: None, headers: Vec::new() };
         if refused {
             let answer = origin.words(since, &ruling);
@@ -321,6 +349,7 @@ impl<'a, C: Client> World<'a, C> {
         }
         self.watch.ends(&self.scenario.work, self.is_done(), self.report.last_served, took)?;
         self.report.end(self.scenario, took, self.client.pace());
+        (self.report.paused, self.report.on_wire) = (self.recorder.shut, self.on_wire);
         Ok(self.report)
     }
 }

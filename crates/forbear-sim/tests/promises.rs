@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use forbear_core::{policy::ScopePolicy, time::Timestamp};
 use forbear_sim::{
-    Client, Gated, Go, Learned, Reply, Scenario, Work,
+    Bin, Client, Gated, Go, Learned, Reply, Scenario, Trace, Work,
     habits::{Alone, Oracle, Retry},
-    run,
+    run, run_traced,
     sets::{self, Kind},
 };
 
@@ -97,4 +97,20 @@ fn a_broken_promise_is_noticed() {
     assert!(told.what.starts_with("P1"), "{told}");
     let silent = run(&short(Kind::TokenBucket, 0, false), &mut Liar).unwrap_err();
     assert!(silent.what.starts_with("B1"), "{silent}");
+}
+
+#[test]
+fn a_trace_holds_every_request_and_changes_nothing() {
+    let scenario = short(Kind::FixedWindow, 0, true);
+    let plain = run(&scenario, &mut Gated::new(ScopePolicy::default(), 100)).unwrap();
+    let mut trace = Trace::new();
+    let traced = run_traced(&scenario, &mut Gated::new(ScopePolicy::default(), 100), &mut trace).unwrap();
+    assert_eq!(plain, traced);
+    let sum = |of: fn(&Bin) -> u32| trace.bins().iter().map(|bin| u64::from(of(bin))).sum::<u64>();
+    assert_eq!(sum(|bin| bin.sent), traced.sent);
+    assert_eq!((sum(|bin| bin.served), sum(|bin| bin.refused)), (traced.whole.served, traced.whole.refused));
+    let time: f64 = trace.bins().iter().flat_map(|bin| bin.phases).sum();
+    assert!((time - 600.0).abs() < 0.001, "{time}");
+    let shut = trace.bins().iter().flat_map(|bin| &bin.phases[2..]).sum::<f64>();
+    assert!(shut > 1.0 && (traced.paused.unwrap().as_secs_f64() - shut).abs() < 0.001, "{shut}");
 }
