@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forbear_core::{
-    learn::{Learner, Refused},
+    learn::{Learner, Past, Refused},
     time::Timestamp,
 };
 
@@ -17,6 +17,10 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Learned {
     learner: Learner,
+    /// The next slot, the last start, and starts that a pause has left over.
+    next: f64,
+    last: f64,
+    credit: f64,
     on_wire: u32,
     shut: bool,
     closed_at: Timestamp,
@@ -37,13 +41,32 @@ impl Learned {
     #[must_use]
     pub fn new() -> Learned {
         Learned {
-            learner: Learner::new(EPOCH),
+            learner: Learner::new(&Past::none(EPOCH, 2.0)),
+            next: 0.0,
+            last: 0.0,
+            credit: 0.0,
             on_wire: 0,
             shut: false,
             closed_at: Timestamp::ZERO,
             paused_until: Timestamp::ZERO,
             probing: false,
         }
+    }
+
+    /// A start takes its slot.
+    fn take(&mut self, now: f64) {
+        let used = (now - self.last).clamp(0.0, 2.0 / self.learner.rate());
+        let at = EPOCH.plus(Duration::from_secs_f64(now));
+        self.learner.started(at, 1, Duration::from_secs_f64(used));
+        let mut gap = 1.0 / self.learner.rate();
+        if self.credit > 0.0 {
+            (gap, self.credit) = (gap / 1.5, self.credit - (1.0 - 1.0 / 1.5));
+        }
+        (self.next, self.last) = (self.next.max(now - 0.5 * gap) + gap, now);
+    }
+
+    fn resume(&mut self, now: f64, credit: f64) {
+        (self.next, self.last, self.credit) = (now + 1.0 / self.learner.rate(), now, credit);
     }
 
     /// What it has learned.
@@ -74,13 +97,14 @@ impl Client for Learned {
             self.probing = true;
             self.learner.probed(now);
         } else {
-            if now < self.learner.earliest() {
-                return Go::At(self.learner.earliest());
+            let next = EPOCH.plus(Duration::from_secs_f64(self.next));
+            if now < next {
+                return Go::At(next);
             }
             if self.on_wire >= self.learner.cap() {
                 return Go::Full;
             }
-            self.learner.started(now, 1);
+            self.take(now.since(EPOCH).as_secs_f64());
         }
         self.on_wire += 1;
         Go::Send(Ticket { at: now, in_flight: self.on_wire, probe })
@@ -92,7 +116,11 @@ impl Client for Learned {
         if !reply.refused {
             if ticket.probe {
                 self.shut = false;
-                self.learner.reopened(ticket.at, now);
+                let mut credit = self.learner.reopened(ticket.at, now);
+                if let Some(study) = self.learner.study() {
+                    credit = self.learner.studied(study.run()).unwrap_or(credit);
+                }
+                self.resume(now.since(EPOCH).as_secs_f64(), credit);
             } else {
                 self.learner.accepted(ticket.at, ticket.in_flight, now);
             }
@@ -124,6 +152,6 @@ impl Client for Learned {
     }
 
     fn pace(&self) -> Option<f64> {
-        Some(self.learner.pace())
+        Some(self.learner.rate())
     }
 }

@@ -105,7 +105,7 @@ fn l1_nothing_grows_on_no_evidence() {
     let (report, learned) = play(&scenario);
     assert_eq!(report.whole.refused, 0, "it never sends more than it has");
     assert!(report.whole.used() > 0.99, "{:.3}", report.whole.used());
-    assert!(learned.learner().pace() < 1e4, "{}", learned.learner().pace());
+    assert!(learned.learner().rate() < 1e4, "{}", learned.learner().rate());
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Learner {
     /// What is believed of the limit.
     #[must_use]
     pub fn belief(&self) -> Belief {
-        let rate = if self.climb.limit.is_finite() { self.climb.limit } else { self.pacer.rate() };
+        let rate = if self.climb.limit.is_finite() { self.climb.limit } else { self.rate };
         let unknown = Belief { kind: None, confidence: 0.0, rate, number: 0.0, window: None };
         // Each incident that was explained makes chance less likely.
         let confidence = 1.0 - 0.5f64.powi(self.model.incidents.clamp(1, 6) as i32);

@@ -419,7 +419,7 @@ mod tests {
         for pace in paces {
             for _ in 0..100_000 {
                 now += 1.0 / pace;
-                history.started(now);
+                history.started(now, 1.0);
                 if !admits(now) {
                     history.refused(now, true);
                     history.keep(Seen { at: now, probe: false, told: -1.0 });

@@ -43,9 +43,17 @@ impl History {
         }
     }
 
-    /// A request starts.
-    pub(super) fn started(&mut self, at: f64) {
-        let next = Knot { at, count: self.last.count + 1.0 };
+    /// So many had been let through by `at`, evenly, as far as anybody knows.
+    pub(super) fn join(&mut self, at: f64, count: f64) {
+        self.last = Knot { at, count };
+        if at > 0.0 {
+            self.slopes = ((count - NEAR).max(0.0) / at, (count + NEAR) / at);
+        }
+    }
+
+    /// A request starts, and counts for `cost`.
+    pub(super) fn started(&mut self, at: f64, cost: f64) {
+        let next = Knot { at, count: self.last.count + cost };
         let from = self.knots[usize::from(self.len) - 1];
         let dt = at - from.at;
         let rise = next.count - from.count;

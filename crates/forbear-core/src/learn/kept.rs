@@ -1,6 +1,6 @@
 //! What of a learner outlives its process (L5).
 
-use super::{Learner, SLOWEST, State};
+use super::{Learner, Past, SLOWEST, State};
 use crate::time::Timestamp;
 
 /// What was learned of a scope, small enough to be kept with it. The past that it was learned from is not kept: after a restart
@@ -22,24 +22,23 @@ impl Learner {
     #[must_use]
     pub fn kept(&self, now: Timestamp) -> Kept {
         let capped = self.wire.state == State::On;
-        let pace =
-            if capped { f64::from(self.wire.cap) / self.round_trip.max(1e-3) } else { self.pacer.rate() };
+        let pace = if capped { f64::from(self.wire.cap) / self.round_trip.max(1e-3) } else { self.rate };
         Kept { at: now, pace, limit: self.climb.limit, cap: if capped { self.wire.cap } else { u32::MAX } }
     }
 
     /// A learner that goes on from what was kept. The older that is, the lower it begins: at once at the pace that it had, after
     /// a day at half of it; and it climbs to the old limit by the usual steps, so a limit that has fallen is met from below.
     #[must_use]
-    pub fn restore(kept: &Kept, now: Timestamp) -> Learner {
-        let mut learner = Learner::new(now);
+    pub fn restore(kept: &Kept, past: &Past) -> Learner {
+        let mut learner = Learner::new(past);
         if !(kept.pace.is_finite() && kept.pace > 0.0 && kept.limit > 0.0) {
             return learner; // nobody can learn from such a thing
         }
-        let days = now.since(kept.at).as_secs_f64() / 86_400.0;
+        let days = past.until.since(kept.at).as_secs_f64() / 86_400.0;
         let trust = (1.0 - 0.5 * days).max(0.5);
-        learner.pacer.set_rate((kept.pace * trust).max(SLOWEST));
+        learner.rate = (kept.pace * trust).max(SLOWEST);
         if kept.limit.is_finite() {
-            learner.climb.set(learner.pacer.rate(), kept.limit, learner.settle.margin());
+            learner.climb.set(learner.rate, kept.limit, learner.settle.margin());
         }
         if kept.cap != u32::MAX {
             // Tried anew, for it is all that the pace came from.
@@ -59,12 +58,13 @@ mod tests {
     fn l5_what_was_learned_survives_and_ages() {
         let now = Timestamp::from_secs(1_000_000);
         let kept = Kept { at: now, pace: 40.0, limit: 42.0, cap: u32::MAX };
-        let begins = |hours: u64| Learner::restore(&kept, now.plus(Duration::from_secs(3600 * hours))).pace();
+        let after = |hours: u64| Past::none(now.plus(Duration::from_secs(3600 * hours)), 2.0);
+        let begins = |hours: u64| Learner::restore(&kept, &after(hours)).rate();
         assert_eq!(begins(0), 40.0, "nothing is lost by a restart");
         assert!(begins(12) < begins(1) && begins(1) < begins(0));
         assert_eq!(begins(24), 20.0);
         assert_eq!(begins(24 * 365), 20.0, "half of it is still better than nothing known");
-        let again = Learner::restore(&kept, now).kept(now);
+        let again = Learner::restore(&kept, &Past::none(now, 2.0)).kept(now);
         assert_eq!(again, kept);
     }
 
@@ -74,7 +74,8 @@ mod tests {
         for (pace, limit) in [(f64::NAN, 1.0), (-1.0, 1.0), (0.0, 1.0), (f64::INFINITY, 1.0), (1.0, f64::NAN)]
         {
             let kept = Kept { at: now, pace, limit, cap: u32::MAX };
-            assert_eq!(Learner::restore(&kept, now), Learner::new(now), "{pace} {limit}");
+            let past = Past::none(now, 2.0);
+            assert_eq!(Learner::restore(&kept, &past), Learner::new(&past), "{pace} {limit}");
         }
     }
 }

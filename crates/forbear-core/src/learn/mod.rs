@@ -7,8 +7,9 @@
 //! with a limit that moves, the pace follows from what was let through from one refusal to the next, which is right for every
 //! limiter as long as more was offered than allowed. What looking costs is paid from a budget (L3).
 //!
-//! The learner says how fast and how many at once, and how long to wait when nobody told. The pause itself, its one probe and
-//! the promises that go with them are the gate's.
+//! The learner says how fast and how many at once, and how long to wait when nobody told. The slots, the pause itself, its one
+//! probe and the promises that go with them are the gate's. A learner is its owner's: what of it lies in a scope's record is
+//! [`Kept`].
 
 use std::time::Duration;
 
@@ -21,9 +22,9 @@ mod fit;
 mod history;
 mod kept;
 mod model;
-mod pacer;
 mod recovery;
 mod settle;
+mod study;
 mod wire;
 
 pub use belief::{Belief, Kind};
@@ -32,9 +33,9 @@ use climb::{Climb, Ground};
 use history::Seen;
 pub use kept::Kept;
 use model::Model;
-use pacer::Pacer;
 use recovery::Recovery;
 use settle::Settle;
+pub use study::{Findings, Study};
 use wire::{State, Wire};
 
 /// What a refusal was, for the learner.
@@ -51,24 +52,26 @@ pub enum Refused {
 /// Learns the limit of one scope.
 ///
 /// ```
-/// use forbear_core::{learn::{Learner, Refused}, time::Timestamp};
+/// use forbear_core::{learn::{Learner, Past, Refused}, time::Timestamp};
 /// use std::time::Duration;
 ///
 /// let mut now = Timestamp::from_secs(1_000);
-/// let mut learner = Learner::new(now);
+/// let mut learner = Learner::new(&Past::none(now, 2.0));
 /// for _ in 0..40 {
-///     now = learner.earliest().max(now);
-///     learner.started(now, 1);
+///     let gap = Duration::from_secs_f64(1.0 / learner.rate());
+///     now = now.plus(gap);
+///     learner.started(now, 1, gap);
 ///     learner.accepted(now, 1, now.plus(Duration::from_millis(5)));
 /// }
-/// assert!(learner.pace() > 10.0, "nothing was refused: it doubles");
+/// assert!(learner.rate() > 10.0, "nothing was refused: it doubles");
 /// let wait = learner.refused(now, 1, None, Refused::First, now);
 /// assert!(wait >= Duration::from_millis(500));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learner {
     epoch: Timestamp,
-    pacer: Pacer,
+    /// Starts a second.
+    rate: f64,
     climb: Climb,
     budget: Budget,
     recovery: Recovery,
@@ -76,9 +79,9 @@ pub struct Learner {
     wire: Wire,
     settle: Settle,
     incident: Incident,
-    /// When the pace grew last; in seconds since `epoch`, as all times here.
-    grown: f64,
-    /// The mean from start to answer.
+    /// An incident is over, and its stretch waits for what explains it.
+    due: Option<Due>,
+    /// The mean from start to answer, in seconds; times are in seconds since `epoch`.
     round_trip: f64,
     /// The refusal before, and the reopening after it.
     exhausted: f64,
@@ -110,39 +113,82 @@ struct Incident {
     met: u32,
 }
 
-impl Learner {
-    /// Knows nothing, at `now`.
+/// A stretch that is over.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Due {
+    it: Incident,
+    /// The incident before, and the reopening after it.
+    exhausted: f64,
+    opened: f64,
+    /// The probe that was let through, and when its answer came.
+    probe: f64,
+    ended: f64,
+}
+
+/// What a scope went through before it had a learner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Past {
+    /// Since when.
+    pub since: Timestamp,
+    /// The last start.
+    pub until: Timestamp,
+    /// Starts, by what they count for.
+    pub starts: f64,
+    /// Let through.
+    pub accepted: u32,
+    /// Starts a second, at the end.
+    pub rate: f64,
+    /// The mean time from start to answer.
+    pub round_trip: Duration,
+    /// The first wait that nobody told (the policy's `backoff_base`).
+    pub first_wait: Duration,
+}
+
+impl Past {
+    /// Nothing yet, and so many starts a second to begin with.
     #[must_use]
-    pub fn new(now: Timestamp) -> Learner {
-        Learner {
-            epoch: now,
-            pacer: Pacer::new(FIRST_PACE, 0.0),
+    pub fn none(now: Timestamp, rate: f64) -> Past {
+        Past {
+            since: now,
+            until: now,
+            starts: 0.0,
+            accepted: 0,
+            rate,
+            round_trip: Duration::ZERO,
+            first_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Learner {
+    /// Knows nothing but what the scope went through.
+    #[must_use]
+    pub fn new(past: &Past) -> Learner {
+        let mut learner = Learner {
+            epoch: past.since,
+            rate: past.rate.max(SLOWEST),
             climb: Climb::new(),
             budget: Budget::new(),
-            recovery: Recovery::new(),
+            recovery: Recovery::new(past.first_wait.as_secs_f64()),
             model: Model::new(),
             wire: Wire::new(),
             settle: Settle::new(),
             incident: Incident::default(),
-            grown: 0.0,
-            round_trip: 0.0,
+            due: None,
+            round_trip: past.round_trip.as_secs_f64(),
             exhausted: 0.0,
             opened: 0.0,
-            accepted: 0.0,
+            accepted: f64::from(past.accepted),
             punishes: false,
             burst: 0.0,
             sustained: (0.0, 0.0),
-        }
+        };
+        learner.model.history.join(learner.clock(past.until), past.starts);
+        learner
     }
 
     fn clock(&self, at: Timestamp) -> f64 {
         at.since(self.epoch).as_secs_f64()
-    }
-
-    /// The earliest start.
-    #[must_use]
-    pub fn earliest(&self) -> Timestamp {
-        self.epoch.plus(Duration::from_secs_f64(self.pacer.next().max(0.0)))
     }
 
     /// Requests on the wire at most; [`u32::MAX`] while it is not them that are limited.
@@ -153,22 +199,19 @@ impl Learner {
 
     /// Starts a second.
     #[must_use]
-    pub fn pace(&self) -> f64 {
-        self.pacer.rate()
+    pub fn rate(&self) -> f64 {
+        self.rate
     }
 
-    /// A request starts, and counts for `cost`.
-    pub fn started(&mut self, now: Timestamp, cost: u32) {
+    /// A request starts, and counts for `cost`; `used` is how much more time the pace was used up for. A slot that nobody wanted
+    /// is no evidence, and nothing grows from it.
+    pub fn started(&mut self, now: Timestamp, cost: u32, used: Duration) {
         let now = self.clock(now);
-        // A slot that nobody wanted is no evidence, and nothing grows from it.
-        let dt = (now - self.grown).clamp(0.0, 2.0 / self.pacer.rate());
-        self.grown = now;
         if self.wire.state == State::Off && (self.climb.starting || !self.budget.is_spent()) {
             let ground = self.ground();
-            self.pacer.set_rate(self.climb.grown(self.pacer.rate(), dt, &ground));
+            self.rate = self.climb.grown(self.rate, used.as_secs_f64(), &ground);
         }
-        self.model.history.started(now);
-        self.pacer.take(now, f64::from(cost));
+        self.model.history.started(now, f64::from(cost));
     }
 
     /// A probe starts.
@@ -178,15 +221,14 @@ impl Learner {
     }
 
     fn ground(&self) -> Ground {
+        self.ground_at(self.rate)
+    }
+
+    fn ground_at(&self, rate: f64) -> Ground {
         Ground {
             round_trip: self.round_trip,
             margin: self.settle.margin(),
-            period: self.budget.period(
-                self.pacer.rate(),
-                self.round_trip,
-                self.recovery.longest(),
-                self.settle.calm(),
-            ),
+            period: self.budget.period(rate, self.round_trip, self.recovery.longest(), self.settle.calm()),
             shut: self.recovery.longest(),
             punishes: self.punishes,
         }
@@ -203,8 +245,7 @@ impl Learner {
         if self.wire.state != State::Off {
             let may_grow = !self.budget.is_spent();
             if let Some(pace) = self.wire.accepted(in_flight, self.burst, may_grow, now) {
-                self.pacer.set_rate(pace);
-                self.pacer.resume(now, 0.0);
+                self.rate = pace;
             }
         }
     }
@@ -220,6 +261,11 @@ impl Learner {
         now: Timestamp,
     ) -> Duration {
         let (sent, now) = (self.clock(sent), self.clock(now));
+        if how == Refused::First
+            && let Some(due) = self.due.take()
+        {
+            self.find_pace(&due); // nobody looked: by what is known, then
+        }
         self.model.history.refused(sent, how == Refused::First);
         self.budget.refused();
         if how != Refused::Straggler {
@@ -230,7 +276,7 @@ impl Learner {
         let gap = now - it.last_refusal;
         let wait = match how {
             Refused::First => {
-                let pace = self.pacer.rate();
+                let pace = self.rate;
                 *it = Incident {
                     at: now,
                     pace,
@@ -260,38 +306,59 @@ impl Learner {
         if told.is_some() { Duration::ZERO } else { Duration::from_secs_f64(wait.min(LONGEST_WAIT)) }
     }
 
-    /// The probe that had started at `sent` was let through: the scope opens again.
-    pub fn reopened(&mut self, sent: Timestamp, now: Timestamp) {
-        let (sent, now) = (self.clock(sent), self.clock(now));
+    /// The probe that had started at `sent` was let through: the scope opens again. Returns how many starts more than the pace
+    /// may be made up for. Where [`Learner::study`] has something, the pace is one to begin with until that is done.
+    pub fn reopened(&mut self, sent: Timestamp, now: Timestamp) -> f64 {
+        let (probe, now) = (self.clock(sent), self.clock(now));
         let it = self.incident;
-        self.recovery.passed(sent - it.last_refusal, now - it.at);
-        if self.wire.state == State::Off {
-            self.find_pace(sent, now);
-        } else {
-            let mean = it.accepted / (it.at - self.exhausted).max(1e-3);
+        self.recovery.passed(probe - it.last_refusal, now - it.at);
+        let due = Due { it, exhausted: self.exhausted, opened: self.opened, probe, ended: now };
+        (self.exhausted, self.opened, self.accepted) = (it.at, now, 1.0);
+        if self.wire.state != State::Off {
+            let mean = it.accepted / (it.at - due.exhausted).max(1e-3);
             if let Some(pace) = self.wire.incident(&it, mean, now) {
-                self.pacer.set_rate(pace.max(SLOWEST));
+                self.rate = pace.max(SLOWEST);
             }
-            self.pacer.resume(now, 0.0);
+            return 0.0;
         }
-        (self.exhausted, self.opened, self.accepted, self.grown) = (it.at, now, 1.0, now);
-    }
-
-    fn find_pace(&mut self, sent: f64, now: f64) {
-        let it = self.incident;
-        if self.model.incident(&it, self.exhausted, self.round_trip, sent) {
+        let turn = self.model.incident(&it, due.exhausted, self.round_trip, probe);
+        if turn.moved {
             self.settle.moved();
         }
+        if turn.search {
+            self.due = Some(due);
+            self.rate = (0.5 * it.pace).max(SLOWEST);
+            return 0.0;
+        }
+        self.find_pace(&due)
+    }
+
+    /// What is to be looked for: up to a few milliseconds of work, for whoever holds no lock.
+    #[must_use]
+    pub fn study(&self) -> Option<Study> {
+        self.due.map(|due| Study::new(&self.model, due))
+    }
+
+    /// Takes in what a [`Study`] has found. Returns how many starts more than the pace may be made up for; none if the scope has
+    /// been refused again meanwhile, or nothing was to be looked for.
+    pub fn studied(&mut self, findings: Findings) -> Option<f64> {
+        let due = self.due.take_if(|due| findings.answers(due))?;
+        self.model.adopt(findings.into_model());
+        Some(self.find_pace(&due))
+    }
+
+    fn find_pace(&mut self, due: &Due) -> f64 {
+        let it = due.it;
         self.punishes = self.model.always_told().is_some() || self.recovery.is_penalty();
         let stretch = settle::Stretch {
             accepted: it.accepted,
-            all: it.at - self.exhausted,
-            open: it.at - self.opened,
-            cycle: now - self.opened,
+            all: it.at - due.exhausted,
+            open: it.at - due.opened,
+            cycle: due.ended - due.opened,
             pace: it.pace,
             first: self.climb.starting,
             limit: self.climb.limit,
-            period: self.ground().period,
+            period: self.ground_at(it.pace).period,
             cheap: self.recovery.longest() < CHEAP,
         };
         let mut found = self.settle.find(&stretch, &self.model);
@@ -307,23 +374,22 @@ impl Learner {
         }
         let kept = (-cycle / MINUTES).exp();
         self.sustained = (self.sustained.0 * kept + it.accepted, self.sustained.1 * kept + cycle);
-        let pause = now - it.at;
+        let pause = due.ended - it.at;
         let lost = cycle - it.accepted / found.certain.unwrap_or(found.rate);
         self.budget.incident(it.refusals, lost.clamp(0.0, pause));
-        self.pacer.set_rate(found.rate);
+        self.rate = found.rate;
         self.climb.set(found.rate, found.limit, self.settle.margin());
         let forgiven = stretch.cheap && found.certain.is_some() && it.failed_probes == 0;
-        self.pacer.resume(now, self.settle.credit(forgiven, &stretch, pause * found.rate));
+        let credit = self.settle.credit(forgiven, &stretch, pause * found.rate);
         if self.wire.is_suspect() && stretch.cheap && it.in_flight >= 3 {
             let sustained = self.sustained.0 / self.sustained.1;
-            self.wire.try_cap(it.in_flight, found.rate, sustained, now);
-            self.pacer.set_rate(UNPACED);
+            self.wire.try_cap(it.in_flight, found.rate, sustained, due.ended);
+            self.rate = UNPACED;
         }
+        credit
     }
 }
 
-/// A new scope starts with two a second, and doubles.
-const FIRST_PACE: f64 = 2.0;
 /// One start in a day: slower than this is a pause, not a pace.
 const SLOWEST: f64 = 1.0 / 86_400.0;
 /// A pace that holds nobody up.

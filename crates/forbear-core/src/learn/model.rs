@@ -26,6 +26,15 @@ pub(super) struct Model {
     pub(super) known: Option<Fit>,
 }
 
+/// What an incident has come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// The limit has moved.
+    pub(super) moved: bool,
+    /// An explanation must be looked for.
+    pub(super) search: bool,
+}
+
 impl Model {
     pub(super) fn new() -> Model {
         Model {
@@ -42,8 +51,8 @@ impl Model {
     }
 
     /// An incident is over: the probe that was sent at `reopened` was let through. `last` is when the incident before it
-    /// began. Returns whether the limit has moved.
-    pub(super) fn incident(&mut self, it: &Incident, last: f64, round_trip: f64, reopened: f64) -> bool {
+    /// began.
+    pub(super) fn incident(&mut self, it: &Incident, last: f64, round_trip: f64, reopened: f64) -> Turn {
         if self.edges_len == EDGES {
             self.edges.copy_within(1.., 0);
             self.edges_len -= 1;
@@ -60,17 +69,20 @@ impl Model {
         } else if let Some(known) = &mut self.known {
             if it.pace <= known.rate * MORE {
                 known.rate += 0.3 * (it.pace - known.rate);
-                return false;
+                return Turn { moved: false, search: false };
             }
             self.known = None; // it may allow more than that: look again
             self.incidents = 0;
         }
         self.incidents += 1;
         // A search costs a millisecond. Once there is much past, one incident more changes little.
-        if self.incidents <= 6 || self.incidents.is_multiple_of(8) {
-            self.search(it, reopened);
-        }
-        moved
+        Turn { moved, search: self.incidents <= 6 || self.incidents.is_multiple_of(8) }
+    }
+
+    /// Takes over what was found on a copy of it.
+    pub(super) fn adopt(&mut self, found: Model) {
+        (self.fits, self.known) = (found.fits, found.known);
+        (self.from, self.cut) = (found.from, found.cut);
     }
 
     /// It was refused at less than what is believed, or bore more.
@@ -84,7 +96,8 @@ impl Model {
             && (it.pace < low * 0.96 || it.accepted >= 25.0 && borne > high * 1.03)
     }
 
-    fn search(&mut self, it: &Incident, reopened: f64) {
+    /// Looks for what explains the past up to this incident. Takes up to a few milliseconds.
+    pub(super) fn search(&mut self, it: &Incident, reopened: f64) {
         let mean = (self.history.count(it.at) / it.at.max(0.1)).max(0.01);
         let (low, high) = (mean * 0.2, (it.pace * 1.3).clamp(mean * 1.5, 1e5));
         let longest = (reopened - self.history.begins()).max(2.0);

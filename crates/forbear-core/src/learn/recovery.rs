@@ -3,6 +3,8 @@
 /// What was seen of it. Times are in seconds from the last refusal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Recovery {
+    /// The first wait that nobody told.
+    least: f64,
     /// The wait that the next incident starts with, where that is known to be enough.
     quick: f64,
     /// Incidents in a row whose first probe was let through.
@@ -21,9 +23,10 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new() -> Recovery {
+    pub(super) fn new(least: f64) -> Recovery {
         Recovery {
-            quick: LEAST,
+            least,
+            quick: least,
             firsts: 0,
             failed: 0.0,
             passed: 0.0,
@@ -54,7 +57,7 @@ impl Recovery {
         let known = self.passed > gap * 1.5 && self.agreeing < 8;
         self.this_wait = if known {
             self.passed
-        } else if self.passed > LEAST && gap > 0.9 * self.passed {
+        } else if self.passed > self.least && gap > 0.9 * self.passed {
             0.25 * self.passed // it was enough once, so little is missing
         } else {
             (gap.max(self.this_wait) * 2.0).max(self.quick)
@@ -72,7 +75,7 @@ impl Recovery {
             }
         } else {
             self.firsts = 0;
-            self.quick = (self.quick * 3.0).min(LEAST);
+            self.quick = (self.quick * 3.0).min(self.least);
             let fits = self.this_failed < self.passed && gap > self.failed;
             self.agreeing = if fits { self.agreeing + 1 } else { 0 };
             self.failed = if fits { self.failed.max(self.this_failed) } else { self.this_failed };
@@ -82,7 +85,7 @@ impl Recovery {
 
     /// Each refusal starts the same time anew.
     pub(super) fn is_penalty(&self) -> bool {
-        self.agreeing >= 1 && self.passed > LEAST * 2.0
+        self.agreeing >= 1 && self.passed > self.least * 2.0
     }
 
     /// The gap after which a probe was let through.
@@ -95,6 +98,3 @@ impl Recovery {
         self.longest
     }
 }
-
-/// The first wait that nobody told.
-const LEAST: f64 = 1.0;
