@@ -98,6 +98,21 @@ impl Verdict {
             | Verdict::ParkForCredentials => false,
         }
     }
+
+    /// How long the item waits at least before it is worth asking the gate again; none where it is not sent again in this run.
+    #[must_use]
+    pub fn again(&self) -> Option<Duration> {
+        match *self {
+            Verdict::Retry { after } | Verdict::Elsewhere { after } => Some(after),
+            Verdict::Hold { told } => Some(told),
+            Verdict::Park { wait, .. } => Some(wait),
+            Verdict::Done
+            | Verdict::ParkForNextRun
+            | Verdict::ParkForCredentials
+            | Verdict::Fail(_)
+            | Verdict::Unknown => None,
+        }
+    }
 }
 
 /// Why an item failed for good.

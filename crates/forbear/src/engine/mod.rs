@@ -34,12 +34,12 @@ use forbear_store::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet};
 
+pub(crate) use self::route::{Route, Routes};
 use self::{
     cookies::Cookies,
     exits::Pools,
     feed::{Feeder, load_gates, restore},
     front::{Front, Work},
-    route::Routes,
     timer::Timer,
     worker::wall_now,
 };

@@ -58,11 +58,11 @@ impl<'a> LaneParts<'a> {
 }
 
 /// Everything that holds for the requests of one lane.
-pub(super) struct Route {
+pub(crate) struct Route {
     /// The text of its origin.
-    pub(super) origin: Arc<str>,
+    pub(crate) origin: Arc<str>,
     /// Widest first; the run's own before them where it has a rate. Of the direct way: an exit has its own beside them.
-    pub(super) scopes: Arc<[BoundScope]>,
+    pub(crate) scopes: Arc<[BoundScope]>,
     /// The exits that it goes by; none for the direct way.
     pub(super) pool: Option<Arc<Pool>>,
     /// Where its lane waits for an exit.
@@ -71,9 +71,9 @@ pub(super) struct Route {
     pub(super) account: Option<u64>,
     parts: Box<str>,
     by_exit: Mutex<ByExit>,
-    pub(super) profile: Option<&'static Profile>,
+    pub(crate) profile: Option<&'static Profile>,
     /// Its requests carry credentials that belong to somebody: a 401 is about those.
-    pub(super) has_account: bool,
+    pub(crate) has_account: bool,
     pub(super) headers: Vec<SecretHeader>,
     pub(super) stats: Arc<HostStats>,
 }
@@ -131,9 +131,9 @@ impl HostStats {
 }
 
 /// Makes routes, and remembers what several of them share.
-pub(super) struct Routes {
+pub(crate) struct Routes {
     settings: Arc<Settings>,
-    pub(super) item: ItemPolicy,
+    pub(crate) item: ItemPolicy,
     run: Option<BoundScope>,
     pools: Pools,
     shared: Mutex<Shared>,
@@ -158,13 +158,18 @@ impl Routes {
         Routes { settings, item, run, pools, shared: Mutex::default() }
     }
 
+    /// Routes on which nothing goes by an exit.
+    pub(crate) fn direct(settings: Settings) -> Routes {
+        Routes::new(Arc::new(settings), Pools::Direct)
+    }
+
     /// The exits of the run.
     pub(super) fn pools(&self) -> &Pools {
         &self.pools
     }
 
     /// The route of a lane. It walks all host tables: once a lane, not once a request.
-    pub(super) fn route(&self, parts: LaneParts<'_>) -> Route {
+    pub(crate) fn route(&self, parts: LaneParts<'_>) -> Route {
         let (host, port) = host_and_port(parts.origin);
         let of_host = self.settings.for_host(host, port);
         let profile =
@@ -214,7 +219,7 @@ impl Routes {
     }
 
     /// The name of the endpoint that a target belongs to: the item's own word, else the first pattern that matches.
-    pub(super) fn endpoint(&self, target: &Target, given: Option<&str>) -> Option<String> {
+    pub(crate) fn endpoint(&self, target: &Target, given: Option<&str>) -> Option<String> {
         if let Some(given) = given {
             return Some(given.to_owned());
         }

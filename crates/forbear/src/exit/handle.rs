@@ -2,16 +2,13 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use forbear_core::{
     attempt::{Finding, News},
-    exit::{Answerer, ExitChange, ExitId, Pick, answered_by},
+    exit::{Answerer, ExitChange, Pick, answered_by},
     gate::Gate,
     hint::{self, Profile, Reading},
     outcome::{self, Outcome},
@@ -20,121 +17,14 @@ use forbear_core::{
     verdict::{History, Verdict, verdict},
 };
 use forbear_store::gate::{GateStore, MemoryGates, StoreError};
-use http::HeaderMap;
 
 use super::{ExitScheme, ExitSecrets, ExitUrl, pool::Inner};
 use crate::{
     client::{Host, Scheme, Target},
     config::Secret,
+    item::{Item, Received},
     permit::{Admission, Permit},
 };
-
-/// One item, as far as its exits go: make one for each, and take it along from try to try.
-///
-/// ```
-/// use forbear::exit::Item;
-/// let page = Item::new();
-/// let order = Item::new().not_twice().account("team-7").cost(3);
-/// assert_eq!((page.tries(), order.tries()), (0, 0));
-/// ```
-#[derive(Clone, Debug)]
-pub struct Item {
-    pub(super) history: History,
-    pub(super) account: Option<Arc<str>>,
-    pub(super) cost: u32,
-    pub(super) not: Option<ExitId>,
-    pub(super) keep: Option<ExitId>,
-    blocked: u32,
-    number: u64,
-}
-
-impl Default for Item {
-    fn default() -> Item {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Item {
-            history: History { idempotent: true, ..History::default() },
-            account: None,
-            cost: 1,
-            not: None,
-            keep: None,
-            blocked: 0,
-            number: LAST.fetch_add(1, Ordering::Relaxed),
-        }
-    }
-}
-
-impl Item {
-    /// One that may be sent twice, as every `GET` may (RFC 9110 section 9.2.2).
-    #[must_use]
-    pub fn new() -> Item {
-        Item::default()
-    }
-
-    /// It must not be sent twice where nobody knows whether it was done (V2): a `POST` without an idempotency key.
-    #[must_use]
-    pub fn not_twice(mut self) -> Item {
-        self.history.idempotent = false;
-        self
-    }
-
-    /// It carries credentials of this account. A name that may be shown: scopes have it, so it is never the credential (K1).
-    #[must_use]
-    pub fn account(mut self, name: &str) -> Item {
-        self.account = Some(name.into());
-        self
-    }
-
-    /// What one request counts for on every rate (C1). Default 1.
-    #[must_use]
-    pub fn cost(mut self, cost: u32) -> Item {
-        self.cost = cost;
-        self
-    }
-
-    /// Requests sent for it so far.
-    #[must_use]
-    pub fn tries(&self) -> u32 {
-        self.history.tries
-    }
-
-    /// Takes in what came of a request; `redirected` if it only led to another one.
-    fn note(&mut self, outcome: &Outcome, verdict: Verdict, redirected: bool) {
-        self.history.tries += 1;
-        self.history.failures += u32::from(!redirected && verdict.counts(outcome));
-        self.history.refusals += u32::from(matches!(outcome, Outcome::Refused(_)));
-        self.blocked += u32::from(matches!(outcome, Outcome::Blocked { .. }));
-    }
-}
-
-/// An answer, as the client has it.
-///
-/// ```
-/// use forbear::exit::Received;
-/// let headers = http::HeaderMap::new();
-/// let _page = Received { body: Some(b"<html>"), bytes: 6, ..Received::new(200, &headers) };
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// The status.
-    pub status: u16,
-    /// All fields of the head.
-    pub headers: &'a HeaderMap,
-    /// The body's beginning, decoded: some services tell their limits there. 64 KiB are plenty; none where it was not read.
-    pub body: Option<&'a [u8]>,
-    /// Length of the body, for the table and for prices by the gigabyte.
-    pub bytes: u64,
-    /// It came through a tunnel (`CONNECT`, SOCKS), where only the origin answers. Without one, as when an HTTP proxy
-    /// forwards a request for `http://`, an answer may be the exit's own, and is read as that where it bears its mark (E1).
-    pub tunnel: bool,
-}
-
-impl<'a> Received<'a> {
-    /// An answer without a body, through a tunnel.
-    #[must_use]
-    pub fn new(status: u16, headers: &'a HeaderMap) -> Received<'a> {
-        Received { status, headers, body: None, bytes: 0, tunnel: true }
-    }
-}
 
 /// What a report came to.
 #[derive(Clone, Copy, Debug)]
@@ -154,16 +44,7 @@ impl Report {
     /// How long the item waits before it is worth asking for an exit again; `None` when it is not sent again in this run.
     #[must_use]
     pub fn again(&self) -> Option<Duration> {
-        match self.verdict {
-            Verdict::Retry { after } | Verdict::Elsewhere { after } => Some(after),
-            Verdict::Hold { told } => Some(told),
-            Verdict::Park { wait, .. } => Some(wait),
-            Verdict::Done
-            | Verdict::ParkForNextRun
-            | Verdict::ParkForCredentials
-            | Verdict::Fail(_)
-            | Verdict::Unknown => None,
-        }
+        self.verdict.again()
     }
 }
 

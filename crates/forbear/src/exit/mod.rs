@@ -6,7 +6,6 @@
 
 mod env;
 mod handle;
-mod lines;
 mod list;
 mod members;
 mod pool;
@@ -26,8 +25,9 @@ pub use forbear_core::{
     verdict::{FailReason, History, Verdict, Way, verdict},
 };
 
+pub use crate::item::{Item, Received};
 pub use env::{EnvError, EnvProxies, Environment};
-pub use handle::{Exit, Item, Received, Report};
+pub use handle::{Exit, Report};
 pub use list::{ENTRIES_MAX, Entry, EntryError, GivenBy, LIST_BYTES_MAX, ListError, read_list};
 pub(crate) use list::{PRICE_MAX, is_price, without_repeats};
 pub use members::ExitRow;

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use forbear_core::{
-    attempt,
-    exit::{self, ExitPolicy, Pick, Usable},
+    exit::{self, ExitId, ExitPolicy, Pick, Usable},
     pace::Rates,
     policy::{BoundScope, ItemPolicy, ScopePolicy},
     scope::{Combination, Parts, Role, ScopePlan, origins_own},
@@ -14,10 +13,12 @@ use forbear_store::gate::{GateStore, MemoryGates, StoreError};
 
 use super::{
     Entry, Exit, ExitRow, Item,
-    lines::Lines,
     members::{Asker, Leave, Members, Names},
 };
-use crate::client::{Target, TargetError};
+use crate::{
+    client::{Target, TargetError},
+    lines::Lines,
+};
 
 /// How the exits of an [`ExitPool`] are used. The default is that of the policy `proxy-queue`: each exit has limits of its
 /// own at an origin, until a second one is refused meanwhile.
@@ -87,11 +88,14 @@ impl<G: GateStore> Clone for ExitPool<G> {
     }
 }
 
+/// A line is that of an account; items that wait for an exit of their own stand apart.
+type Waiters = (Option<Arc<str>>, Option<ExitId>);
+
 /// What a pool and its exits share.
 pub(super) struct Inner<G: GateStore> {
     pub(super) members: Members,
     pub(super) gates: Arc<G>,
-    pub(super) lines: Lines,
+    pub(super) lines: Lines<Waiters>,
     pub(super) item: ItemPolicy,
     plan: ScopePlan,
     /// For what the plan counts at the origin, for an exit's own scope, and for the others.
@@ -167,7 +171,7 @@ impl<G: GateStore> ExitPool<G> {
     pub async fn exit(&self, url: &str, item: &Item) -> Result<Exit<G>, ExitError> {
         let target = Target::parse(url)?;
         let own = self.inner.members.own(item.keep);
-        let line = self.inner.lines.join(target.origin(), item.account.as_ref(), own);
+        let line = self.inner.lines.join(target.origin(), (item.account.clone(), own));
         let _turn = line.turn().await;
         loop {
             let wait = match self.ask(&target, item).await? {
@@ -269,10 +273,6 @@ impl Item {
         use std::hash::BuildHasher;
         let hash = |name: &Arc<str>| foldhash::fast::FixedState::default().hash_one(name);
         exit::Ask { keep: self.keep, not: self.not, account: self.account.as_ref().map(hash) }
-    }
-
-    fn ask(&self) -> attempt::Ask {
-        attempt::Ask { cost: self.cost, first: self.history.tries == 0 }
     }
 }
 
