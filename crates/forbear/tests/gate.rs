@@ -11,11 +11,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use forbear::{
-    gate::{
-        Gate, GateError, GateLayer, GateMiddleware, GateOptions, Item, Outcome, Received, Report, Resend,
-        Verdict,
-    },
+use forbear::gate::{
+    Gate, GateError, GateLayer, GateMiddleware, GateOptions, Item, Outcome, Received, Report, Resend, Verdict,
 };
 use forbear_store::gate::MemoryGates;
 use forbear_zoo::{Server, ServerOptions};
@@ -228,6 +225,7 @@ async fn reqwest_keeps_to_a_limit_that_it_was_told() {
 struct Redis(Child, String);
 
 impl Redis {
+    #[expect(clippy::disallowed_methods, reason = "a thread of its own, and no runtime")]
     fn start() -> Redis {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let server = Command::new("redis-server")
