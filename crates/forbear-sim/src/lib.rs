@@ -20,6 +20,7 @@ mod watch;
 mod world;
 
 pub mod habits;
+pub mod picture;
 pub mod sets;
 
 pub use client::{Client, Go, Reply};
