@@ -22,7 +22,7 @@ pub struct ScopePolicy {
     pub concurrency_max: u32,
     /// The pause when nobody said how long (P4); its cap is raised by refused probes up to `pause_cap` (B3).
     pub backoff: Backoff,
-    /// Added to a told time (P5; fixed here).
+    /// Added to a told time, at least: what a scope learns may be more (P5).
     pub pad: Pad,
     /// The share of a told wait that chance may add to it (default 0.1, none below 0).
     pub jitter: f64,

@@ -48,6 +48,8 @@ struct Pause {
     until: Option<Timestamp>,
     told: Option<Timestamp>,
     rate: Option<f32>,
+    /// What is added to told times since they were too short (P5).
+    pad: Option<Duration>,
     incidents: u32,
 }
 
@@ -111,13 +113,14 @@ fn pause(key: String, record: &[u8], until: Option<Timestamp>, now: Timestamp) -
                 until: Some(kept.paused_until).filter(|at| *at != Timestamp::MAX),
                 told: told.filter(|at| *at != Timestamp::MAX),
                 rate: kept.rate,
+                pad: (kept.pad_ms > 0).then(|| Duration::from_millis(u64::from(kept.pad_ms))),
                 incidents: kept.incidents,
             }
         }
         // Of a later version, say. Until when it is closed stands beside it.
         Err(error) => {
             tracing::info!(scope = key, %error, "a kept gate");
-            Pause { scope: key, cause: "unreadable", until, told: None, rate: None, incidents: 0 }
+            Pause { scope: key, cause: "unreadable", until, told: None, rate: None, pad: None, incidents: 0 }
         }
     }
 }
@@ -243,7 +246,9 @@ impl Shown<'_> {
 
     fn pauses_table(&self) -> String {
         let mut rows = vec![
-            ["paused scope", "cause", "until", "told until", "pace", "incidents"].map(str::to_owned).to_vec(),
+            ["paused scope", "cause", "until", "told until", "pace", "pad", "incidents"]
+                .map(str::to_owned)
+                .to_vec(),
         ];
         rows.extend(self.pauses.rows.iter().map(|pause| {
             let until = match pause.until {
@@ -257,6 +262,7 @@ impl Shown<'_> {
                 until,
                 pause.told.map_or_else(|| "-".to_owned(), words::moment),
                 pause.rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}/s")),
+                pause.pad.map_or_else(|| "-".to_owned(), |pad| format!("{} ms", pad.as_millis())),
                 pause.incidents.to_string(),
             ]
         }));
@@ -333,6 +339,7 @@ impl Shown<'_> {
                 "until": pause.until.map(due),
                 "told_until": pause.told.map(due),
                 "pace_per_s": pause.rate,
+                "learned_pad_s": pause.pad.map(|pad| pad.as_secs_f64()),
                 "incidents": pause.incidents,
             })).collect::<Vec<_>>(),
             "hosts": self.lanes.rows.iter().map(|lane| {

@@ -172,4 +172,6 @@ pub struct Snapshot {
     pub early_probe_at: Timestamp,
     pub rate: Option<f32>,
     pub bad_rate: Option<f32>,
+    /// The pad over told times that was learned (P5), in milliseconds; zero where the policy's has been enough.
+    pub pad_ms: u16,
 }

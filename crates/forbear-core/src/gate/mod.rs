@@ -16,6 +16,7 @@
 //! ```
 
 mod facts;
+mod pad;
 mod probe;
 mod ramp;
 mod state;
@@ -28,6 +29,7 @@ pub use self::{
     state::State,
 };
 use self::{
+    pad::Learned,
     probe::Probe,
     ramp::{Ramp, Reason, Stretch, milliseconds},
 };
@@ -176,6 +178,7 @@ impl Gate {
                 self.probe.release(sent.fence);
                 return Change::ProbeFree;
             }
+            self.pad_was_enough(policy, sent);
             self.reopen(policy, now);
             return Change::Reopened;
         }
@@ -207,18 +210,21 @@ impl Gate {
         // P3: what was sent before the scope closed belongs to that incident, whenever it comes back.
         let straggler = !probing && sent.at <= self.closed_at;
         let incident = !straggler && (!self.shut || probing);
+        let wait = told.wait.filter(|wait| !wait.is_zero());
+        if probing && !told.overload {
+            self.pad_was_short(policy, sent, wait, now);
+        }
         if incident {
             self.begin_incident(policy, sent, probing, now);
         }
         self.last_refusal_s = self.last_refusal_s.max(seconds(now));
-        let wait = told.wait.filter(|wait| !wait.is_zero());
         let before = self.paused_until;
         self.resumes |= straggler && !self.shut; // it may close the scope again, but not end its ramp
         match wait {
             Some(wait) => {
                 let told_until = now.plus(wait);
                 let mut until =
-                    told_until.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
+                    told_until.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
                 if probing || !told.rest.is_zero() {
                     // B3: told the same again and again, the told time is a floor, and our own pause still grows.
                     until = until.max(now.plus(self.untold_wait(policy, told.rest, roll)));
@@ -373,7 +379,7 @@ impl Gate {
             self.closed_at = now;
         }
         self.budget_left = PLENTY;
-        let until = resets.plus(policy.pad.over(wait)).plus(chance(wait, policy.jitter, roll));
+        let until = resets.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
         self.close_told(resets, until, Cause::Budget);
         if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
     }
@@ -439,7 +445,8 @@ impl Gate {
             return if self.in_flight.current() > 0 {
                 Check::Full
             } else {
-                Check::Wait { until: self.budget_resets.plus(policy.pad.fixed), cause: Cause::Budget }
+                let until = self.budget_resets.plus(self.pad(policy, Duration::ZERO));
+                Check::Wait { until, cause: Cause::Budget }
             };
         }
         let slot = policy.rates.earliest(&self.clocks, cost).max(self.ramp.earliest());
@@ -535,6 +542,7 @@ impl Gate {
             early_probe_at: self.early_probe_at,
             rate: self.ramp.rate(),
             bad_rate: self.ramp.bad(),
+            pad_ms: self.probe.pad.ms,
         }
     }
 
@@ -553,6 +561,7 @@ impl Gate {
             last_refusal_s: seconds(kept.last_refusal.min(now)),
             early_probe_at: kept.early_probe_at,
             ramp: kept.rate.map_or(Ramp::FREE, |rate| Ramp::restore(rate, kept.bad_rate, now)),
+            probe: Probe { pad: Learned { ms: kept.pad_ms, good: 0 }, ..Probe::default() },
             ..Gate::new(policy)
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::pad::Learned;
 use crate::time::Timestamp;
 
 /// Which probe a request is. Fences of a gate only grow, so a late answer on an old lease opens nothing.
@@ -27,13 +28,16 @@ pub(super) struct Probe {
     pub(super) until: Timestamp,
     /// It tests a told time over `pause_cap` before that time is over (P7).
     pub(super) early: bool,
+    /// What probes have shown about told times (P5).
+    pub(super) pad: Learned,
 }
 
 impl Probe {
     /// Takes the lease, from whomever held it before: its time was over, or nobody did.
     pub(super) fn claim(&mut self, now: Timestamp, lease: Duration, early: bool) -> Fence {
         self.last = self.last.wrapping_add(1).max(1);
-        *self = Probe { last: self.last, held: Fence(self.last), until: now.plus(lease), early };
+        *self =
+            Probe { last: self.last, held: Fence(self.last), until: now.plus(lease), early, pad: self.pad };
         self.held
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Gate,
     facts::Cause,
+    pad::Learned,
     probe::{Fence, Probe},
     ramp::{Form, Ramp},
 };
@@ -81,6 +82,9 @@ pub struct State {
     pub retry_tokens: f32,
     pub retry_refilled_s: u32,
     pub last_used_s: u32,
+    /// The pad that was learned (P5), and the good probes since it changed.
+    pub pad_ms: u16,
+    pub pad_good: u8,
 }
 
 impl Gate {
@@ -143,6 +147,8 @@ impl Gate {
             retry_tokens: self.retry_tokens,
             retry_refilled_s: self.retry_refilled_s,
             last_used_s: self.last_used_s,
+            pad_ms: self.probe.pad.ms,
+            pad_good: self.probe.pad.good,
         }
     }
 
@@ -202,6 +208,7 @@ impl Gate {
                 held: Fence(state.probe_held),
                 until: state.probe_until,
                 early: state.probe_early,
+                pad: Learned { ms: state.pad_ms, good: state.pad_good },
             },
             ramp,
             clocks: Clocks(state.clocks),

@@ -36,6 +36,9 @@ pub struct GateRecord {
     early_probe_at_us: u64,
     rate: Option<f32>,
     bad_rate: Option<f32>,
+    /// Since 0.2; an older writer had none, and an older reader leaves it out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pad_ms: u16,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<Refused>,
 }
@@ -55,6 +58,10 @@ struct Written {
     clock_us: u64,
     wall_us: u64,
     boot: Option<(String, u64)>,
+}
+
+fn is_zero(value: &u16) -> bool {
+    *value == 0
 }
 
 /// Why a kept gate cannot be read.
@@ -98,6 +105,7 @@ impl GateRecord {
             early_probe_at_us: gate.early_probe_at.as_micros(),
             rate: gate.rate,
             bad_rate: gate.bad_rate,
+            pad_ms: gate.pad_ms,
             refused,
         };
         serde_json::to_vec(&record).unwrap_or_default()
@@ -152,6 +160,7 @@ impl GateRecord {
             early_probe_at: here(self.early_probe_at_us),
             rate: self.rate,
             bad_rate: self.bad_rate,
+            pad_ms: self.pad_ms,
         };
         Gate::restore(policy, &kept, now)
     }

@@ -25,6 +25,9 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
             (mine.linear_ms, mine.linear_goal, mine.linear_learns);
         out.stepped_ms = mine.stepped_ms;
     }
+    if (theirs.pad_ms, theirs.pad_good) == (base.pad_ms, base.pad_good) {
+        (out.pad_ms, out.pad_good) = (mine.pad_ms, mine.pad_good);
+    }
     if cap(theirs) == cap(base) {
         (out.cap, out.cap_ceiling, out.cap_good) = (mine.cap, mine.cap_ceiling, mine.cap_good);
         (out.cap_patience, out.cap_passed) = (mine.cap_patience, mine.cap_passed);

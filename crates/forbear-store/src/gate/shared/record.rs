@@ -309,6 +309,10 @@ struct Fields {
     retry_refilled_s: u32,
     #[serde(rename = "used_s", default, skip_serializing_if = "usual")]
     last_used_s: u32,
+    #[serde(rename = "pad_ms", default, skip_serializing_if = "usual")]
+    pad_ms: u16,
+    #[serde(rename = "pad_good", default, skip_serializing_if = "usual")]
+    pad_good: u8,
 }
 
 fn usual<T: Default + PartialEq>(value: &T) -> bool {
