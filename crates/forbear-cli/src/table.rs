@@ -20,11 +20,12 @@ const ROWS_FOR_BROKEN: usize = 10;
 
 /// The end of a run, on stderr: a row for each host and each exit, and the sum that must come out even (J5).
 pub(crate) fn summary(summary: &Summary) {
-    let mut rows = vec![
-        ["host", "done", "failed", "requests", "refused", "faults", "pauses", "probes", "MiB"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
+    // What requests cost is of interest where one cost more, or less, than a request.
+    let costs = summary.hosts.iter().any(|host| host.cost != host.sent);
+    let mut header =
+        vec!["host", "done", "failed", "requests", "refused", "faults", "pauses", "probes", "MiB"];
+    header.extend(costs.then_some("cost"));
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     let shown = summary.hosts.iter().take(ROWS);
     rows.extend(shown.filter(|host| host.sent > 0).map(|host| {
         let mut row = vec![host.origin.clone()];
@@ -33,6 +34,7 @@ pub(crate) fn summary(summary: &Summary) {
                 .map(|n| n.to_string()),
         );
         row.push(mib(host.bytes));
+        row.extend(costs.then(|| host.cost.to_string()));
         row
     }));
     if summary.hosts.len() > ROWS {
@@ -115,15 +117,21 @@ fn mib(bytes: u64) -> String {
 
 /// What a run would do, on stdout.
 pub(crate) fn plan(plan: &Plan) -> Result<Exit, Failure> {
-    let mut rows = vec![["host", "items", "rate", "at least", "scopes"].map(str::to_owned).to_vec()];
+    let costs = plan.hosts.iter().any(|host| host.cost != host.items);
+    let mut header = vec!["host", "items", "rate", "at least", "scopes"];
+    if costs {
+        header.insert(2, "cost");
+    }
+    let mut rows = vec![header.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     rows.extend(plan.hosts.iter().map(|host| {
-        vec![
-            host.origin.clone(),
-            host.items.to_string(),
+        let mut row = vec![host.origin.clone(), host.items.to_string()];
+        row.extend(costs.then(|| host.cost.to_string()));
+        row.extend([
             host.rate.clone().unwrap_or_else(|| "learned".to_owned()),
             host.least.map_or_else(|| "unknown".to_owned(), shown),
             host.scopes.join(", "),
-        ]
+        ]);
+        row
     }));
     let mut text = aligned(&rows);
     let items = count(plan.items, "item");

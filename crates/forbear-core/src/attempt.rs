@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::{
     gate::{self, Budget, Cause, Change, Check, Fence, Gate, Sent, Told},
-    hint::{Reading, ScopeHint},
+    hint::{self, Reading, ScopeHint},
     outcome::{ExitFault, Outcome},
+    pace::Rate,
     policy::BoundScope,
     scope::{self, Blame, MAX_SCOPES},
     time::Timestamp,
@@ -16,7 +17,7 @@ use crate::{
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ask {
-    /// What it counts for on every rate, 1 by default (C1).
+    /// What it counts for on every rate that does not count requests, 1 by default (C1).
     pub cost: u32,
     /// Its first request of all, which pays into the budget for retries (V3).
     pub first: bool,
@@ -209,7 +210,9 @@ pub fn report(
         };
         if i == scope {
             let refused = matches!(outcome, Outcome::Refused(_));
-            if let Some(budget) = reading.and_then(|reading| budget_of(reading, refused)) {
+            for budget in
+                reading.map_or([None; 2], |reading| budgets_of(reading, refused)).into_iter().flatten()
+            {
                 let closed = gate.budget(policy, sent, budget, now, roll);
                 change = if closed == Change::None { change } else { closed };
             }
@@ -262,34 +265,45 @@ pub fn renew(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, now: Time
     held
 }
 
-/// Corrects the pace once the real cost is known (C1).
-pub fn correct_cost(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, real: u32) {
+/// Corrects the pace once the real cost is known (C1). Call it before [`report`], and once.
+pub fn correct_cost(gates: &mut [Gate], scopes: &[BoundScope], grant: &Grant, real: u32, now: Timestamp) {
+    if real == grant.cost {
+        return;
+    }
     for (gate, scope) in gates.iter_mut().zip(scopes) {
-        gate.correct_cost(&scope.policy, grant.cost, real);
+        gate.correct_cost(&scope.policy, now, grant.cost, real);
     }
 }
 
-/// A response's budget as the gate counts it; a refusal's own wait is not repeated here.
-fn budget_of(reading: &Reading, refused: bool) -> Option<Budget> {
-    let budget = reading.budget.as_ref()?;
-    let rate = match (budget.limit, budget.window) {
-        (Some(limit), Some(window)) if !window.is_zero() && limit > 0.0 => {
-            Some(limit as f32 / window.as_secs_f32())
-        }
-        _ => None,
+/// The scope and the rate that a request of this cost is too large for, so that it will never start.
+#[must_use]
+pub fn never(scopes: &[BoundScope], cost: u32) -> Option<(&BoundScope, Rate)> {
+    scopes.iter().find_map(|scope| Some((scope, scope.policy.rates.never(cost)?)))
+}
+
+/// A response's budgets as the gate counts them, of requests and of cost; a refusal's own wait is not repeated here.
+fn budgets_of(reading: &Reading, refused: bool) -> [Option<Budget>; 2] {
+    let of = |budget: &hint::Budget, resets_in: Option<Duration>| {
+        let rate = match (budget.limit, budget.window) {
+            (Some(limit), Some(window)) if !window.is_zero() && limit > 0.0 && !budget.of_cost => {
+                Some(limit as f32 / window.as_secs_f32())
+            }
+            _ => None,
+        };
+        let left = budget.remaining.map(|left| left.clamp(0.0, f64::from(u32::MAX - 1)) as u32);
+        Budget { of_cost: budget.of_cost, left: if refused { None } else { left }, resets_in, rate }
     };
-    let left = budget.remaining.map(|left| left.clamp(0.0, f64::from(u32::MAX - 1)) as u32);
-    Some(Budget {
-        left: if refused { None } else { left },
-        resets_in: if reading.limited { reading.wait } else { budget.reset_after },
-        rate,
-    })
+    let main = reading
+        .budget
+        .as_ref()
+        .map(|budget| of(budget, if reading.limited { reading.wait } else { budget.reset_after }));
+    [main, reading.beside.as_ref().map(|budget| of(budget, budget.reset_after))]
 }
 
 /// What a wholly hot exit rests for beside its backoff (E3).
 pub const HEAT: Duration = Duration::from_secs(30);
 
 // With its key and its place in a map it stays under the 256 bytes that a scope may take.
-const _: () = assert!(size_of::<gate::Gate>() <= 200);
+const _: () = assert!(size_of::<gate::Gate>() <= 208);
 // `News` has a bit for each scope.
 const _: () = assert!(MAX_SCOPES <= u8::BITS as usize);

@@ -113,7 +113,7 @@ proptest! {
                 Op::Budget(i, left, s) => if let Some(sent) = take_off(i) {
                     let closes = left == 0 && sent.at > Timestamp::ZERO;
                     let _ = gate.succeeded(&policy, sent, now);
-                    let budget = Budget { left: Some(left), resets_in: Some(S * s as u32), rate: None };
+                    let budget = Budget { left: Some(left), resets_in: Some(S * s as u32), ..Budget::default() };
                     let change = gate.budget(&policy, sent, budget, now, 0.0);
                     if closes && change != Change::None { must_wait = must_wait.max(now.plus(S * s as u32)); }
                     if probe.is_some_and(|(fence, _)| fence == sent.fence) { probe = None; }
@@ -264,7 +264,7 @@ fn p7_is_not_for_budgets_quotas_and_named_scopes() {
     let _ = gate.budget(
         &policy,
         sent[0],
-        Budget { left: Some(0), resets_in: Some(3000 * S), rate: None },
+        Budget { left: Some(0), resets_in: Some(3000 * S), ..Budget::default() },
         t,
         0.0,
     );
@@ -276,7 +276,7 @@ fn h4_an_empty_budget_closes_before_anything_is_refused() {
     let (policy, t) = (exact(), start());
     let (mut gate, sent) = with_in_flight(&policy, 1, t);
     let _ = gate.succeeded(&policy, sent[0], t.plus(MS));
-    let budget = Budget { left: Some(0), resets_in: Some(7 * S), rate: Some(2.0) };
+    let budget = Budget { left: Some(0), resets_in: Some(7 * S), rate: Some(2.0), ..Budget::default() };
     let change = gate.budget(&policy, sent[0], budget, t.plus(MS), 0.0);
     assert_eq!(change, Change::Closed { incident: false });
     assert_eq!(wait_of(&gate, &policy, t.plus(MS)), Some(7 * S));
@@ -295,8 +295,13 @@ fn l1_what_is_left_of_a_budget_bounds_what_is_sent() {
     let t = start();
     let first = gate.take(&policy, t, 1);
     let _ = gate.succeeded(&policy, first, t);
-    let _ =
-        gate.budget(&policy, first, Budget { left: Some(5), resets_in: Some(60 * S), rate: None }, t, 0.0);
+    let _ = gate.budget(
+        &policy,
+        first,
+        Budget { left: Some(5), resets_in: Some(60 * S), ..Budget::default() },
+        t,
+        0.0,
+    );
     let mut started = 0;
     while gate.check(&policy, t.plus(MS), 1) == Check::Admit {
         let _ = gate.take(&policy, t.plus(MS), 1);
@@ -315,7 +320,7 @@ fn h4_answers_that_overtake_each_other_tell_no_more_than_the_last_one_written() 
     for (sent, left) in sent.into_iter().zip([6, 8, 7, 9]) {
         let now = t.plus(MS);
         let _ = gate.succeeded(&policy, sent, now);
-        let told = Budget { left: Some(left), resets_in: Some(60 * S), rate: None };
+        let told = Budget { left: Some(left), resets_in: Some(60 * S), ..Budget::default() };
         let _ = gate.budget(&policy, sent, told, now, 0.0);
     }
     let mut started = 0;

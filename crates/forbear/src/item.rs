@@ -123,12 +123,14 @@ pub struct Received<'a> {
     /// It came through a tunnel (`CONNECT`, SOCKS), where only the origin answers. Without one, as when an HTTP proxy
     /// forwards a request for `http://`, an answer may be the exit's own, and is read as that where it bears its mark (E1).
     pub tunnel: bool,
+    /// What the request has really cost, where the answer says so (C1). Default none: the estimate stays.
+    pub cost: Option<u32>,
 }
 
 impl<'a> Received<'a> {
     /// An answer without a body, through a tunnel.
     #[must_use]
     pub fn new(status: u16, headers: &'a HeaderMap) -> Received<'a> {
-        Received { status, headers, body: None, bytes: 0, tunnel: true }
+        Received { status, headers, body: None, bytes: 0, tunnel: true, cost: None }
     }
 }

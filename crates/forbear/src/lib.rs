@@ -3,6 +3,7 @@
 pub mod bodies;
 pub mod client;
 pub mod config;
+pub mod cost;
 pub mod engine;
 pub mod exit;
 pub mod gate;

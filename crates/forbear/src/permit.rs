@@ -118,20 +118,25 @@ impl<G: GateStore> Admission<G> {
         self.gates.update(scopes, |gates, now| attempt::renew(gates, scopes, grant, now)).await
     }
 
-    /// Reports what came of the request, and says what that did to its scopes. `after` sees the gates right after the
-    /// report, within the same step, to keep what they are.
+    /// Reports what came of the request, and says what that did to its scopes. `real` is what it has cost, where that is
+    /// known and not as estimated (C1). `after` sees the gates right after the report, within the same step, to keep what
+    /// they are.
     ///
     /// # Errors
     /// What the store says.
     pub async fn report<R: Send>(
         mut self,
         finding: &attempt::Finding<'_>,
+        real: Option<u32>,
         mut after: impl FnMut(&News, &[forbear_core::gate::Gate], Timestamp) -> R + Send,
     ) -> Result<(News, R), StoreError> {
         self.reported = true;
         let (scopes, grant) = (&self.scopes, &self.grant);
         self.gates
             .update(scopes, |gates, now| {
+                if let Some(real) = real {
+                    attempt::correct_cost(gates, scopes, grant, real, now);
+                }
                 let news = attempt::report(gates, scopes, grant, finding, now);
                 let kept = after(&news, gates, now);
                 (news, kept)

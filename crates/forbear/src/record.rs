@@ -150,6 +150,8 @@ pub struct Record<'a> {
     pub limited: u32,
     /// Time spent waiting for limits. Written in seconds, to the millisecond.
     pub waited: Duration,
+    /// What its last request has cost of limits (C1).
+    pub cost: Option<u32>,
     /// The way out: `direct`, or the label of an exit, which never holds its credentials.
     pub exit: Option<&'a str>,
     /// The URL that answered last, where redirects led elsewhere.
@@ -186,6 +188,7 @@ impl<'a> Record<'a> {
             attempts: 0,
             limited: 0,
             waited: Duration::ZERO,
+            cost: None,
             exit: None,
             final_url: None,
             headers: None,
@@ -225,6 +228,10 @@ impl<'a> Record<'a> {
         number(out, u64::from(self.limited));
         key(out, "waited_s");
         seconds(out, self.waited);
+        if let Some(cost) = self.cost {
+            key(out, "cost");
+            number(out, cost.into());
+        }
         text(out, "exit", self.exit, redactor, None);
         if let Some(url) = self.final_url {
             key(out, "final_url");

@@ -148,7 +148,9 @@ pub enum Change {
 /// A budget as a response tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budget {
-    /// Starts left in this window.
+    /// It counts what requests cost, and not requests.
+    pub of_cost: bool,
+    /// Starts, or cost, left in this window.
     pub left: Option<u32>,
     /// Time until the window ends.
     pub resets_in: Option<Duration>,

@@ -33,7 +33,10 @@ use self::{
     probe::Probe,
     ramp::{Ramp, Reason, Stretch, milliseconds},
 };
-use crate::{circuit::Circuit, inflight::InFlight, pace::Clocks, policy::ScopePolicy, time::Timestamp};
+use crate::{
+    circuit::Circuit, cost::CostBudget, inflight::InFlight, pace::Clocks, policy::ScopePolicy,
+    time::Timestamp,
+};
 
 /// The state of one scope.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,12 +137,13 @@ impl Gate {
     #[must_use = "whoever starts must report"]
     pub fn take(&mut self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> Sent {
         policy.rates.take(&mut self.clocks, now, cost);
-        self.ramp.take(now, cost);
+        self.ramp.take(now, 1); // a learned pace counts requests: that is what it was learned from
         self.in_flight.take();
         self.last_used_s = seconds(now);
         if self.budget_left != PLENTY {
-            self.budget_left = self.budget_left.saturating_sub(u16::try_from(cost).unwrap_or(u16::MAX));
+            self.budget_left = self.budget_left.saturating_sub(1);
         }
+        self.change_cost_budget(|budget| budget.take(cost));
         let mut fence = Fence::NONE;
         if self.shut {
             let early = now < self.paused_until;
@@ -357,6 +361,13 @@ impl Gate {
         if resets <= now {
             return Change::None;
         }
+        if left > 0 && budget.of_cost {
+            let alone = self.in_flight.current() == 0;
+            let mut known = self.clocks.budget();
+            known.told(left, resets.since(now), alone, now);
+            self.clocks.set_budget(known);
+            return Change::None;
+        }
         if left > 0 {
             let on_wire = u16::try_from(self.in_flight.current()).unwrap_or(u16::MAX);
             let left = u16::try_from(left).unwrap_or(PLENTY);
@@ -379,14 +390,25 @@ impl Gate {
             self.closed_at = now;
         }
         self.budget_left = PLENTY;
+        self.clocks.set_budget(CostBudget::default());
         let until = resets.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
         self.close_told(resets, until, Cause::Budget);
         if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
     }
 
     /// Corrects the pace once the real cost of a start is known (C1).
-    pub fn correct_cost(&mut self, policy: &ScopePolicy, estimated: u32, real: u32) {
-        policy.rates.correct(&mut self.clocks, estimated, real);
+    pub fn correct_cost(&mut self, policy: &ScopePolicy, now: Timestamp, estimated: u32, real: u32) {
+        policy.rates.correct(&mut self.clocks, now, estimated, real);
+        self.change_cost_budget(|budget| budget.correct(estimated, real));
+    }
+
+    /// What is left of a budget of cost, where one is known.
+    fn change_cost_budget(&mut self, change: impl FnOnce(&mut CostBudget)) {
+        let mut budget = self.clocks.budget();
+        if budget != CostBudget::default() {
+            change(&mut budget);
+            self.clocks.set_budget(budget);
+        }
     }
 
     /// An operator's pause until `until`.
@@ -447,6 +469,13 @@ impl Gate {
             } else {
                 let until = self.budget_resets.plus(self.pad(policy, Duration::ZERO));
                 Check::Wait { until, cause: Cause::Budget }
+            };
+        } else if let Some(resets) = self.clocks.budget().wait(now, cost) {
+            // The same for what this one would cost.
+            return if self.in_flight.current() > 0 {
+                Check::Full
+            } else {
+                Check::Wait { until: resets.plus(self.pad(policy, Duration::ZERO)), cause: Cause::Budget }
             };
         }
         let slot = policy.rates.earliest(&self.clocks, cost).max(self.ramp.earliest());

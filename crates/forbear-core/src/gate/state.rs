@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     circuit::Circuit,
+    cost::CostBudget,
     inflight::InFlight,
     pace::{Clocks, MAX_RATES},
     policy::ScopePolicy,
@@ -64,6 +65,11 @@ pub struct State {
     pub step_accepted: u32,
     /// Where the scope stands on each configured rate, in nanoseconds.
     pub clocks: [u64; MAX_RATES],
+    /// The most that a start has cost.
+    pub largest_cost: u32,
+    /// What is left of a budget of cost; all bits where it is unknown.
+    pub cost_left: u32,
+    pub cost_resets: Timestamp,
     /// Requests on the wire.
     pub in_flight: u16,
     pub cap: u16,
@@ -95,6 +101,7 @@ impl Gate {
             Form::Linear { over_ms, goal, learns } => (over_ms.max(1), goal, learns),
             _ => (0, 0.0, false),
         };
+        let ((clocks, largest_cost), cost) = (self.clocks.parts(), self.clocks.budget());
         State {
             shut: self.shut,
             resumes: self.resumes,
@@ -129,7 +136,10 @@ impl Gate {
             slot_ns: self.ramp.next_ns,
             stepped_ms: self.ramp.stepped_ms,
             step_accepted: self.ramp.accepted,
-            clocks: self.clocks.0,
+            clocks,
+            largest_cost,
+            cost_left: cost.left,
+            cost_resets: cost.resets,
             in_flight: self.in_flight.current,
             cap: self.in_flight.cap,
             cap_ceiling: self.in_flight.ceiling,
@@ -185,6 +195,8 @@ impl Gate {
             passed: state.cap_passed,
             grown_ms: state.cap_grown_ms,
         };
+        let mut clocks = Clocks::from_parts(state.clocks, state.largest_cost);
+        clocks.set_budget(CostBudget { left: state.cost_left, resets: state.cost_resets });
         Gate {
             shut: state.shut,
             resumes: state.resumes,
@@ -211,7 +223,7 @@ impl Gate {
                 pad: Learned { ms: state.pad_ms, good: state.pad_good },
             },
             ramp,
-            clocks: Clocks(state.clocks),
+            clocks,
             in_flight: in_flight.sound(),
             accepted: state.accepted,
             pause_before_ms: state.pause_before_ms,

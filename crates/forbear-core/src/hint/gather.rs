@@ -14,6 +14,10 @@ use crate::time::Timestamp;
 /// Budgets, instructions and policies that are kept of one response. Known services send up to eight.
 const KEPT_MAX: usize = 32;
 
+/// Words in a budget's name that say that it counts something else than requests. Not `token`: that is who asks.
+const COST_WORDS: [&str; 8] =
+    ["tokens", "cost", "complexity", "points", "credits", "units", "bytes", "graphql"];
+
 /// One budget of the response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Family<'a> {
@@ -37,6 +41,15 @@ impl Family<'_> {
         self.remaining == Some(0.0)
     }
 
+    /// Whether it counts what requests cost, by its name.
+    pub(crate) fn of_cost(&self) -> bool {
+        let named = self.name.map(|name| String::from_utf8_lossy(name).to_ascii_lowercase());
+        let name = named.as_deref().unwrap_or_default();
+        let mut words =
+            [self.key.before, self.key.after, name].into_iter().flat_map(|part| part.split(['-', '_']));
+        words.any(|word| COST_WORDS.contains(&word))
+    }
+
     /// What is left, where only limit and use are told.
     pub(super) fn count_what_is_left(&mut self) {
         if let (None, Some(limit), Some(used)) = (self.remaining, self.limit, self.used) {
@@ -55,6 +68,7 @@ impl Family<'_> {
             remaining: self.remaining,
             window: self.window.or(dimension.and_then(|d| d.window_s).map(Duration::from_secs)),
             reset_after,
+            of_cost: self.of_cost(),
         }
     }
 }

@@ -54,6 +54,9 @@ pub struct Reading {
     pub wait_from: Option<WaitSource>,
     /// The budget that binds: the exhausted one with the longest reset, else the one nearest to its end.
     pub budget: Option<Budget>,
+    /// The budget nearest to its end of those that count something else: where [`Reading::budget`] counts requests, one of
+    /// tokens, and the other way round.
+    pub beside: Option<Budget>,
     /// Whose limit it is, as far as the response or the service's profile says.
     pub scope_hint: Option<ScopeHint>,
     /// Whether *this request* may be sent again after the wait. `None`: it was served, or nothing is known.
@@ -84,6 +87,8 @@ pub struct Budget {
     pub window: Option<Duration>,
     /// Time from receipt to the refill, also where something is left.
     pub reset_after: Option<Duration>,
+    /// It counts what requests cost, by its name: tokens, points, bytes. One that does not say counts requests.
+    pub of_cost: bool,
 }
 
 /// What one limit counts, in the words of the server.
@@ -258,6 +263,10 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
         None
     };
     let mut budget = binding.map(|f| f.budget(known, seen.reset_of(f)));
+    let beside = binding.and_then(|f| seen.beside(f)).map(|f| {
+        let known = profile.and_then(|p| p.dimension(&f.key, f.name));
+        f.budget(known, seen.reset_of(f))
+    });
     if let Some(limit) = verdict.limit {
         budget.get_or_insert_default().limit = Some(limit);
     }
@@ -266,5 +275,5 @@ fn decide(status: u16, seen: &Gathered<'_>, verdict: &Verdict, profile: Option<&
     }
     let (wait, wait_from) = wait.filter(|_| limited).unzip();
     let evidence = seen.evidence(status, wait_from, order, binding, verdict, limited);
-    Reading { limited, wait, wait_from, budget, scope_hint, should_retry, kind, evidence }
+    Reading { limited, wait, wait_from, budget, beside, scope_hint, should_retry, kind, evidence }
 }

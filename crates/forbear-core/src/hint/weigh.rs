@@ -10,6 +10,14 @@ use super::profile::Verdict;
 /// Two waits closer than this are one instruction, written twice.
 const SAME_WITHIN: Duration = Duration::from_secs(1);
 
+/// By the share that is left, where both tell their limit, else by what is left.
+fn nearer_to_its_end(a: &&Family<'_>, b: &&Family<'_>) -> std::cmp::Ordering {
+    match (a.left(), b.left()) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        _ => a.remaining.unwrap_or(f64::MAX).total_cmp(&b.remaining.unwrap_or(f64::MAX)),
+    }
+}
+
 impl<'a> Gathered<'a> {
     /// The budget that binds: the exhausted one with the longest reset, else the one nearest to its end. Where any
     /// budget will do, one with something left binds before an exhausted one.
@@ -22,16 +30,18 @@ impl<'a> Gathered<'a> {
                 return longest;
             }
         }
-        let nearer = |a: &&Family<'a>, b: &&Family<'a>| match (a.left(), b.left()) {
-            (Some(a), Some(b)) => a.total_cmp(&b),
-            _ => a.remaining.unwrap_or(f64::MAX).total_cmp(&b.remaining.unwrap_or(f64::MAX)),
-        };
         self.families
             .iter()
             .filter(|f| f.remaining.is_some() && !f.is_exhausted())
-            .min_by(nearer)
+            .min_by(nearer_to_its_end)
             .or_else(|| self.families.iter().find(|f| f.limit.is_some()))
             .or_else(|| self.families.first())
+    }
+
+    /// Of the budgets that count something else than `binding`, the one nearest to its end.
+    pub(crate) fn beside(&self, binding: &Family<'a>) -> Option<&Family<'a>> {
+        let others = self.families.iter().filter(|f| f.of_cost() != binding.of_cost());
+        others.filter(|f| f.remaining.is_some()).min_by(nearer_to_its_end)
     }
 
     fn all_exhausted(&self) -> bool {

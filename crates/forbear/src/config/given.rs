@@ -50,6 +50,13 @@ impl<'a> Given<'a> {
         NonZeroU32::new(n).ok_or_else(|| format!("must be at least 1: {zero}"))
     }
 
+    /// A count that may be as large as a budget of tokens.
+    pub(super) fn large_count(self, zero: &str) -> Result<NonZeroU32, String> {
+        let n = self.number("a whole number")?;
+        let n = u32::try_from(n).map_err(|_| format!("at most {}", u32::MAX))?;
+        NonZeroU32::new(n).ok_or_else(|| format!("must be at least 1: {zero}"))
+    }
+
     /// A count that may be zero.
     pub(super) fn tally(self) -> Result<u32, String> {
         let n = self.number("a whole number")?;

@@ -4,7 +4,7 @@ use std::{fmt, num::NonZeroU32, str::FromStr};
 
 use forbear_core::{pace::RateList, scope::Combination};
 
-use super::SecretHeader;
+use super::{CostSettings, SecretHeader};
 
 /// Which hosts a `[hosts."NAME"]` table or a group's member is about.
 ///
@@ -229,7 +229,7 @@ pub struct Endpoint {
 /// What the configuration says about one host.
 ///
 /// Every origin that the pattern matches has these limits for itself; see [`Group`] for a shared one.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct HostSettings {
     /// Ceilings on the origin's starts, each over its window (C1). Default: none, the pace is learned.
@@ -242,6 +242,8 @@ pub struct HostSettings {
     pub headers: Vec<SecretHeader>,
     /// The profile by which limit headers are read; `None` goes by the host's name.
     pub service: Option<String>,
+    /// What requests to the host cost; what it leaves out is as at the top level.
+    pub cost: CostSettings,
     /// Endpoints in the order in which they are tried.
     pub endpoints: Vec<Endpoint>,
 }
@@ -265,6 +267,7 @@ impl HostSettings {
         self.concurrency = other.concurrency.or(self.concurrency);
         self.scope = other.scope.clone().or(self.scope.take());
         self.service = other.service.clone().or(self.service.take());
+        self.cost = self.cost.under(&other.cost);
         self.headers.retain(|h| other.headers.iter().all(|o| o.name != h.name));
         self.headers.extend(other.headers.iter().cloned());
         self.endpoints.retain(|e| other.endpoints.iter().all(|o| o.name != e.name));

@@ -165,7 +165,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\", or \"none\"",
+        takes: "rates, like \"5/15s\" or \"500/min requests, 9000/min tokens\", or \"none\"",
         set: |d, g| put(&mut d.settings.rate, g.unless("none").map(|g| g.rates()).transpose()),
         show: |d| Some(d.settings.rate.map_or("none".to_owned(), |r| r.to_string())),
     },
@@ -309,7 +309,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
 pub(super) static HOST: &[Key<HostSettings>] = &[
     Key {
         name: "rate",
-        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\"",
+        takes: "rates, like \"5/15s\" or \"500/min requests, 9000/min tokens\"",
         set: |h, g| put(&mut h.rate, g.rates().map(Some)),
         show: |h| h.rate.and_then(text),
     },
@@ -352,7 +352,7 @@ pub(super) static ENDPOINT: &[Key<EndpointDraft>] = &[
     },
     Key {
         name: "rate",
-        takes: "a rate or two, like \"5/15s\" or \"10/s, 1000/h burst 100\"",
+        takes: "rates, like \"5/15s\" or \"500/min requests, 9000/min tokens\"",
         set: |e, g| put(&mut e.rate, g.rates().map(Some)),
         show: |e| e.rate.and_then(text),
     },

@@ -15,7 +15,8 @@ use toml::{
 };
 
 use super::{
-    ConfigError, Problem, Secret, Settings,
+    ConfigError, CostSettings, Problem, Secret, Settings,
+    cost::COST,
     error::Place,
     given::Given,
     keys::{Draft, ENDPOINT, EndpointDraft, HOST, Key, TOP},
@@ -307,12 +308,15 @@ impl Build {
                 ("hosts", DeValue::Table(hosts)) => self.hosts(doc, hosts),
                 ("groups", DeValue::Table(groups)) => self.groups(doc, groups),
                 ("exits", DeValue::Table(exits)) => self.exits(doc, exits),
+                ("cost", DeValue::Table(cost)) => {
+                    self.cost(doc, cost, ("cost", "cost"), |build| &mut build.draft.settings.cost);
+                }
                 ("pad" | "secrets" | "circuit", DeValue::Table(inner)) => {
                     for (key, value) in in_order(inner) {
                         self.top_key(doc, &format!("{name}.{}", key.get_ref()), (key, value));
                     }
                 }
-                ("hosts" | "groups" | "pad" | "secrets" | "circuit" | "exits", _) => {
+                ("hosts" | "groups" | "pad" | "secrets" | "circuit" | "exits" | "cost", _) => {
                     let place = doc.place(key.span(), Show::Marked);
                     self.problem(
                         place,
@@ -429,12 +433,18 @@ impl Build {
         let value = |key: String, value: String| Value { origin: origin(&key), key, value };
         let mut found = vec![value("policy".to_owned(), self.draft.settings.policy.clone())];
         found.extend(TOP.iter().filter_map(|k| Some(value(k.name.to_owned(), (k.show)(&self.draft)?))));
+        let costs = |table: &str, cost: &CostSettings| -> Vec<Value> {
+            let shown = COST.iter().filter_map(|k| Some((k.name, (k.show)(cost)?)));
+            shown.map(|(name, shown)| value(format!("{table}.{name}"), shown)).collect()
+        };
+        found.extend(costs("cost", &self.draft.settings.cost));
         found.extend(self.exit_values());
         for (at, (_, host)) in self.draft.settings.hosts.iter().enumerate() {
             let table = self.host_key(at);
             found.extend(
                 HOST.iter().filter_map(|k| Some(value(format!("{table}.{}", k.name), (k.show)(host)?))),
             );
+            found.extend(costs(&format!("{table}.cost"), &host.cost));
             found.extend(
                 host.headers.iter().map(|h| value(format!("{table}.headers.{}", h.name), "***".to_owned())),
             );

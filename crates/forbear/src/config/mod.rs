@@ -4,6 +4,7 @@
 //! the place of every key and value, so that all mistakes are found at once. Errors are rendered here and not by a library
 //! that prints source text: a line is only shown after everything that may be secret in it is masked (K1).
 
+mod cost;
 mod error;
 mod exits;
 mod given;
@@ -19,6 +20,7 @@ mod tables;
 mod tests;
 mod words;
 
+pub use cost::{CostSettings, Pointer, PointerError};
 pub use error::{ConfigError, Problem};
 pub use exits::{ExitSettings, Rotate, Sticky};
 pub use host::{Endpoint, Group, HostPattern, HostPatternError, HostSettings, PathPattern, PathPatternError};

@@ -11,7 +11,7 @@ use forbear_core::{
 };
 
 use super::{
-    ExitSettings, Group, HostPattern, HostSettings,
+    CostSettings, ExitSettings, Group, HostPattern, HostSettings,
     host::{group_of, merge},
     show_duration,
 };
@@ -84,6 +84,8 @@ pub struct Settings {
     pub circuit: CircuitPolicy,
     /// The ways out. Default: directly.
     pub exits: ExitSettings,
+    /// What requests cost, where a host does not say otherwise (C1). Default: one each, or what the item says.
+    pub cost: CostSettings,
 }
 
 /// Why settings, each possible alone, do not go together.
@@ -247,6 +249,7 @@ impl Default for Settings {
             secrets: SecretNames::default(),
             circuit: scope.circuit,
             exits: ExitSettings::default(),
+            cost: CostSettings::default(),
         }
     }
 }

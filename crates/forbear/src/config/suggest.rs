@@ -1,6 +1,9 @@
 //! "Did you mean": for a word that is not known, the one that was probably meant.
 
-use super::keys::{ENDPOINT, HOST, TOP};
+use super::{
+    cost::COST,
+    keys::{ENDPOINT, HOST, TOP},
+};
 
 /// The help for an unknown key `word` in `table` (empty for the top level).
 pub(super) fn key(table: &str, word: &str) -> Option<String> {
@@ -34,9 +37,10 @@ pub(super) fn nearest<'a>(word: &str, among: impl IntoIterator<Item = &'a str>) 
 
 fn in_table(table: &str) -> Vec<&'static str> {
     match table {
-        "hosts.NAME" => HOST.iter().map(|k| k.name).chain(["headers", "endpoints"]).collect(),
+        "hosts.NAME" => HOST.iter().map(|k| k.name).chain(["headers", "endpoints", "cost"]).collect(),
         "hosts.NAME.endpoints" => ENDPOINT.iter().map(|k| k.name).collect(),
-        "" => ["policy", "hosts", "groups", "pad", "secrets", "circuit", "exits"]
+        "cost" | "hosts.NAME.cost" => COST.iter().map(|k| k.name).collect(),
+        "" => ["policy", "hosts", "groups", "pad", "secrets", "circuit", "exits", "cost"]
             .into_iter()
             .chain(TOP.iter().map(|k| k.name).filter(|n| !n.contains('.')))
             .collect(),
@@ -51,6 +55,7 @@ fn in_table(table: &str) -> Vec<&'static str> {
 fn heading(table: &str) -> String {
     match table {
         "hosts.NAME" => "[hosts.\"NAME\"]".to_owned(),
+        "hosts.NAME.cost" => "[hosts.\"NAME\".cost]".to_owned(),
         "hosts.NAME.endpoints" => "[[hosts.\"NAME\".endpoints]]".to_owned(),
         _ => format!("[{table}]"),
     }
@@ -78,7 +83,8 @@ fn distance(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-const TABLES: &[&str] = &["", "hosts.NAME", "hosts.NAME.endpoints", "pad", "secrets", "circuit", "exits"];
+const TABLES: &[&str] =
+    &["", "hosts.NAME", "hosts.NAME.endpoints", "pad", "secrets", "circuit", "exits", "cost"];
 
 #[cfg(test)]
 mod tests {

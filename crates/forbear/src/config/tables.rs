@@ -3,7 +3,8 @@
 use toml::de::DeValue;
 
 use super::{
-    Group, HostPattern, HostPatternError, HostSettings, Secret, SecretHeader,
+    CostSettings, Group, HostPattern, HostPatternError, HostSettings, Secret, SecretHeader,
+    cost::COST,
     error::Place,
     given::Given,
     keys::{ENDPOINT, EndpointDraft, HOST, NO_VALUE},
@@ -25,6 +26,18 @@ impl Build {
                 match key.get_ref().as_ref() {
                     "headers" => self.headers(doc, at, (key, value)),
                     "endpoints" => self.endpoints(doc, at, (key, value)),
+                    "cost" => {
+                        let Some(table) = value.get_ref().as_table() else {
+                            let help = Some("write [hosts.\"NAME\".cost] in a line of its own".to_owned());
+                            let place = doc.place(key.span(), Show::Marked);
+                            self.problem(place, "`cost` is a table".to_owned(), help);
+                            continue;
+                        };
+                        let full = format!("{}.cost", self.host_key(at));
+                        self.cost(doc, table, ("hosts.NAME.cost", &full), |build| {
+                            &mut build.draft.settings.hosts[at].1.cost
+                        });
+                    }
                     name => {
                         let full = format!("{}.{name}", self.host_key(at));
                         let Some(known) = HOST.iter().find(|k| k.name == name) else {
@@ -44,6 +57,26 @@ impl Build {
                     }
                 }
             }
+        }
+    }
+
+    /// A table of what requests cost: its kind, and its full name.
+    pub(super) fn cost(
+        &mut self,
+        doc: &Doc,
+        table: &Table<'_>,
+        (kind, full): (&str, &str),
+        target: impl Fn(&mut Build) -> &mut CostSettings,
+    ) {
+        for (key, value) in in_order(table) {
+            let name = key.get_ref().as_ref();
+            let Some(known) = COST.iter().find(|known| known.name == name) else {
+                self.unknown(doc, &format!("{kind}.{name}"), key.span());
+                continue;
+            };
+            let (place, origin) = (doc.place(value.span(), Show::Marked), doc.origin(key.span().start));
+            let full = format!("{full}.{name}");
+            self.set(known, &target, Given::File(value.get_ref()), &full, place, origin);
         }
     }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     bodies::Stored,
     client::{self, FaultKind, Limits, Request, Response, Target, Way},
+    cost::Meter,
     permit::Permit,
 };
 
@@ -36,6 +37,8 @@ pub(super) struct Attempt {
     /// Bytes of body as they came: what is paid for.
     pub(super) received: u64,
     pub(super) error: Option<String>,
+    /// What the response says that the request has cost, by the rules of `[cost]` (C1).
+    pub(super) told_cost: Option<u32>,
     /// A redirect that is to be followed.
     pub(super) next: Option<Hop>,
     /// The scope that stays shut until it has other credentials, if they were refused and it has come to that.
@@ -120,6 +123,7 @@ impl<G: GateStore> Shared<G> {
         let mut sink =
             self.bodies.sink(work.item.lease.seq(), work.item.id.as_deref(), self.settings.body_max);
         let mut prefix = Vec::new();
+        let mut meter = Meter::new(&route.cost, &response.headers);
         // What a refusal says beyond its head is worth a moment, not the whole time-out: the others wait for the news.
         let patience = refused_by_head.then(|| Instant::now() + REFUSAL_BODY);
         let fault = loop {
@@ -140,6 +144,9 @@ impl<G: GateStore> Shared<G> {
                     if refused_by_head && prefix.len() >= PREFIX_MAX {
                         break None;
                     }
+                    if let Some(meter) = &mut meter {
+                        meter.piece(&bytes);
+                    }
                     if let Err(error) = sink.write(bytes).await {
                         attempt.error = Some(format!("the body cannot be kept: {error}"));
                         self.warn_once(format!("a body cannot be written: {error}"));
@@ -149,6 +156,13 @@ impl<G: GateStore> Shared<G> {
             }
         };
         (attempt.bytes, attempt.received) = (response.body.decoded(), response.body.received());
+        match meter.filter(|_| fault.is_none()).map(Meter::read) {
+            Some(Ok(cost)) => attempt.told_cost = Some(cost),
+            Some(Err(why)) if status < 400 => {
+                self.say_once(format!("{}: no cost in a response, so estimates stay: {why}", route.origin));
+            }
+            _ => {}
+        }
         let reading = if looks_into_body { self.read(&response, route, Some(&prefix)) } else { head };
         let outcome = match fault {
             Some(fault) if !refused_by_head => {

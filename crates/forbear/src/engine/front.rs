@@ -37,6 +37,10 @@ pub(super) struct Work {
     pub(super) not: Option<ExitId>,
     /// Exits that were told that it is unwanted.
     pub(super) blocked: u32,
+    /// What its next request is taken to cost (C1).
+    pub(super) estimate: u32,
+    /// What its last one is taken to have cost, after its answer.
+    pub(super) cost: u32,
 }
 
 impl Work {

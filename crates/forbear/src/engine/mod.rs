@@ -584,6 +584,15 @@ impl<G: GateStore> Shared<G> {
         }
     }
 
+    /// Says once what only those want to know who ask for more words.
+    fn say_once(&self, text: String) {
+        let mut warned = self.warned.lock();
+        if warned.len() < 100 && !warned.contains(&text) {
+            tracing::info!("{text}");
+            warned.push(text);
+        }
+    }
+
     /// The job cannot go on: the run ends, and says why.
     fn stop_for(&self, error: &QueueError) {
         let broken = if is_closed(error) { Broken::OutputClosed } else { Broken::Job(chain(error)) };

@@ -23,6 +23,8 @@ use super::{
     worker::HELD_MAX,
 };
 use crate::{
+    config::CostSettings,
+    cost,
     exit::{Asker, ExitSecrets, Leave as LeaveByExit},
     permit::{self, Admission, Answer},
 };
@@ -45,6 +47,11 @@ pub(super) struct Course {
 }
 
 impl Course {
+    /// Whether what its requests cost is of interest: where somebody has said a word about it.
+    pub(super) fn shows_cost(&self, work: &Work) -> bool {
+        work.item.request.cost.is_some() || self.route.cost != CostSettings::default()
+    }
+
     /// What the record calls the way.
     pub(super) fn exit_name(&self) -> &str {
         self.out.as_ref().map_or(DIRECT, |out| out.pool.members.name(out.pick.exit))
@@ -150,6 +157,11 @@ impl<G: GateStore> Shared<G> {
                 self.give_back(lane, work);
                 continue;
             };
+            if let Some(rate) = route.never(work.estimate) {
+                let course = Course { lane, scopes: route.scopes.clone(), route, out: None };
+                self.too_large(work, &course, rate).await;
+                continue;
+            }
             match self.may_leave(&work, &route, now).await {
                 Ok(Leave::Go(admission, scopes, out)) => {
                     if turn {
@@ -189,8 +201,7 @@ impl<G: GateStore> Shared<G> {
 
     /// Asks the gates of all scopes, and before them which exit it is to be.
     async fn may_leave(&self, work: &Work, route: &Route, now: Timestamp) -> Result<Leave<G>, StoreError> {
-        let ask =
-            Ask { cost: work.item.request.cost.unwrap_or(1), first: work.tries == 0 && work.hop.is_none() };
+        let ask = Ask { cost: work.estimate, first: work.tries == 0 && work.hop.is_none() };
         let Some(pool) = &route.pool else {
             return Ok(match permit::acquire(&self.gates, &route.scopes, ask).await? {
                 Answer::Admitted(admission) => Leave::Go(admission, route.scopes.clone(), None),
@@ -295,9 +306,28 @@ impl<G: GateStore> Shared<G> {
             }
         };
         let more = items.len() == page;
-        let works = items.into_iter().map(|item| {
-            Box::new(Work { item, hop: None, refused_at: None, tries: 0, keep: None, not: None, blocked: 0 })
-        });
+        let route = self.front.lock().route(lane);
+        let works: Vec<Box<Work>> = items
+            .into_iter()
+            .map(|item| {
+                let estimate = match &route {
+                    Some(route) => cost::estimate(&route.cost, &item.request, true),
+                    None => item.request.cost.unwrap_or(1),
+                };
+                let (hop, refused_at, keep, not) = (None, None, None, None);
+                Box::new(Work {
+                    item,
+                    hop,
+                    refused_at,
+                    tries: 0,
+                    keep,
+                    not,
+                    blocked: 0,
+                    estimate,
+                    cost: estimate,
+                })
+            })
+            .collect();
         let mut front = self.front.lock();
         front.frontier.set_low(page / 2);
         front.frontier.loaded(lane, works, more);

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     client::Target,
     config::{ExitSettings, Settings},
+    cost::estimate,
     input::{ImportError, Line, Source, scan},
     secrets::Accounts,
 };
@@ -44,6 +45,8 @@ pub struct PlannedHost {
     pub origin: String,
     /// How many.
     pub items: u64,
+    /// What they are taken to cost together (C1): as many where nothing else is said.
+    pub cost: u64,
     /// The scopes that they count for; one that each exit has for itself stands here once, with `*` for the exit.
     pub scopes: Vec<String>,
     /// The configured rates: its own, then those of its endpoints that have items.
@@ -60,7 +63,7 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     let settings = Arc::new(settings.clone());
     let routes = Routes::new(settings.clone(), Pools::Direct);
     let accounts = Accounts::new([0; 32], &settings.secrets);
-    let mut lanes: BTreeMap<String, u64> = BTreeMap::new();
+    let mut lanes: BTreeMap<String, Work> = BTreeMap::new();
     let (mut items, mut bad) = (0u64, 0u64);
     scan(source, |_, line| match line {
         Line::Nothing => {}
@@ -73,7 +76,8 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
             let endpoint = routes.endpoint(&item.target, request.endpoint.as_deref());
             let origin = item.target.origin();
             let parts = LaneParts { origin, account: account.as_deref(), endpoint: endpoint.as_deref() };
-            *lanes.entry(parts.text()).or_default() += 1;
+            let rules = routes.cost(item.target.origin());
+            lanes.entry(parts.text()).or_default().add(Work::of(estimate(&rules, request, true)));
         }
     })?;
     let mut hosts: BTreeMap<String, PlannedHost> = BTreeMap::new();
@@ -82,18 +86,20 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     let mut exits = 0;
     // Lanes of several accounts have the same endpoints.
     let mut endpoints = BTreeSet::new();
-    for (text, count) in &lanes {
+    for (text, work) in &lanes {
         let parts = LaneParts::parse(text);
         let (name, port) = host_and_port(parts.origin);
         let of_host = settings.for_host(name, port);
         let host = hosts.entry(parts.origin.to_owned()).or_insert_with(|| PlannedHost {
             origin: parts.origin.to_owned(),
             items: 0,
+            cost: 0,
             scopes: Vec::new(),
             rate: of_host.rate.map(|rates| rates.to_string()),
             least: None,
         });
-        host.items += count;
+        host.items += work.items;
+        host.cost += work.cost;
         let by = exits_for(&settings.exits, parts.origin);
         exits = exits.max(by.map_or(0, |by| by.all));
         let scopes = routes.scopes(parts, &of_host, by.map(|_| "*"));
@@ -113,8 +119,8 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
                 // There are always more addresses: such a rate takes no time.
                 Some(_) => continue,
             };
-            let paced = paced.entry(scope.key.clone()).or_insert((0, share, rates));
-            paced.0 += count;
+            let paced = paced.entry(scope.key.clone()).or_insert((Work::default(), share, rates));
+            paced.0.add(*work);
             // What all hosts share is no host's own time.
             if scope.by.is_some() {
                 host.least = host.least.max(Some(least_time(*paced)));
@@ -135,12 +141,32 @@ pub fn plan(settings: &Settings, source: &Source) -> Result<Plan, ImportError> {
     Ok(Plan { items, bad, exits, hosts, least })
 }
 
+/// Items, what they are taken to cost together, and the most that one of them does.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    items: u64,
+    cost: u64,
+    largest: u32,
+}
+
+impl Work {
+    fn of(cost: u32) -> Work {
+        Work { items: 1, cost: cost.into(), largest: cost }
+    }
+
+    fn add(&mut self, other: Work) {
+        self.items += other.items;
+        self.cost += other.cost;
+        self.largest = self.largest.max(other.largest);
+    }
+}
+
 /// Starts of a scope, among how many exits that have it each for itself, and its rates.
-type Paced = (u64, u64, Rates);
+type Paced = (Work, u64, Rates);
 
 /// The exits share the work evenly, at best.
-fn least_time((starts, exits, rates): Paced) -> Duration {
-    rates.least_time(starts.div_ceil(exits))
+fn least_time((work, exits, rates): Paced) -> Duration {
+    rates.least_time(work.items.div_ceil(exits), work.cost.div_ceil(exits), work.largest)
 }
 
 /// The exits of an origin.

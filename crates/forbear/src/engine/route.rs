@@ -12,6 +12,7 @@ use std::{
 use forbear_core::{
     exit::{ExitId, Pick},
     hint::Profile,
+    pace::{Rate, Rates},
     policy::{BoundScope, ItemPolicy, ScopePolicy},
     scope::{Combination, Parts, Role, Scope, ScopeKey, ScopePlan, origins_own},
 };
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use super::exits::{Pool, Pools, waits_for_exits};
 use crate::{
     client::Target,
-    config::{Endpoint, HostSettings, SecretHeader, Settings},
+    config::{CostSettings, Endpoint, HostSettings, SecretHeader, Settings},
     exit::Members,
 };
 
@@ -76,6 +77,10 @@ pub(crate) struct Route {
     pub(crate) has_account: bool,
     pub(super) headers: Vec<SecretHeader>,
     pub(super) stats: Arc<HostStats>,
+    /// What its requests cost.
+    pub(super) cost: CostSettings,
+    /// The configured rates that a request must fit in, by whichever exit it goes.
+    ceilings: Vec<Rates>,
 }
 
 /// The scopes of requests by address: an exit, or a session of a gateway.
@@ -88,6 +93,11 @@ impl std::fmt::Debug for Route {
 }
 
 impl Route {
+    /// The rate that a request of this cost is too large for, so that it would wait for ever.
+    pub(super) fn never(&self, cost: u32) -> Option<Rate> {
+        self.ceilings.iter().find_map(|rates| rates.never(cost))
+    }
+
     /// The scopes of a request that goes by an exit, where they are at hand.
     pub(super) fn through(&self, exits: &Members, pick: &Pick) -> Option<Arc<[BoundScope]>> {
         self.by_exit.lock().get(&exits.address(pick)).cloned()
@@ -122,6 +132,8 @@ pub struct HostStats {
     pub pauses: AtomicU64,
     /// Probes sent.
     pub probes: AtomicU64,
+    /// What the requests have cost, as far as it is known (C1).
+    pub cost: AtomicU64,
 }
 
 impl HostStats {
@@ -174,11 +186,18 @@ impl Routes {
         let of_host = self.settings.for_host(host, port);
         let profile =
             of_host.service.as_deref().and_then(Profile::by_name).or_else(|| Profile::for_host(host));
+        let (scopes, pool) = (self.scopes(parts, &of_host, None), self.pools.of(parts.origin));
+        // A scope that names the exit is the same for all exits, as far as rates go.
+        let by_any_exit = pool.is_some().then(|| self.scopes(parts, &of_host, Some("*")));
+        let ceilings = by_any_exit.as_ref().unwrap_or(&scopes).iter();
+        let ceilings = ceilings.map(|scope| scope.policy.rates).filter(|rates| !rates.is_empty()).collect();
         let hash = |name: &str| foldhash::fast::FixedState::default().hash_one(name);
         Route {
             origin: parts.origin.into(),
-            scopes: self.scopes(parts, &of_host, None),
-            pool: self.pools.of(parts.origin),
+            scopes,
+            pool,
+            ceilings,
+            cost: self.settings.cost.under(&of_host.cost),
             waits_for_exits: waits_for_exits(parts.origin),
             account: parts.account.map(hash),
             parts: parts.text().into(),
@@ -233,6 +252,12 @@ impl Routes {
     pub(super) fn headers(&self, origin: &str) -> Vec<SecretHeader> {
         let (host, port) = host_and_port(origin);
         self.settings.for_host(host, port).headers
+    }
+
+    /// How what requests to an origin cost is reckoned.
+    pub(super) fn cost(&self, origin: &str) -> CostSettings {
+        let (host, port) = host_and_port(origin);
+        self.settings.cost.under(&self.settings.for_host(host, port).cost)
     }
 
     /// What was seen of each origin so far.

@@ -68,6 +68,8 @@ pub struct HostRow {
     pub pauses: u64,
     /// Probes sent.
     pub probes: u64,
+    /// What the requests have cost: the real cost where a response told it, else the estimate (C1).
+    pub cost: u64,
 }
 
 /// How many exits there are.
@@ -125,6 +127,7 @@ pub(super) fn rows<G>(shared: &Shared<G>) -> Vec<HostRow> {
             bytes: stats.bytes.load(Ordering::Relaxed),
             pauses: stats.pauses.load(Ordering::Relaxed),
             probes: stats.probes.load(Ordering::Relaxed),
+            cost: stats.cost.load(Ordering::Relaxed),
         })
         .collect();
     rows.sort_by(|a, b| b.sent.cmp(&a.sent).then_with(|| a.origin.cmp(&b.origin)));

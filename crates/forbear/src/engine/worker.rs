@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use forbear_core::{
     attempt::{Finding, News},
+    cost,
     exit::ExitChange,
     gate::{Cause, Change, Gate, Snapshot},
     hint::Reading,
     outcome::Outcome,
+    pace::Rate,
     scope::ScopeKey,
     time::Timestamp,
     verdict::{History, Verdict, Way, verdict},
@@ -29,6 +31,7 @@ use super::{
 use crate::{
     bodies::Place,
     client::Target,
+    cost::estimate,
     permit::Admission,
     record::{self, BodyField, ItemId, Record},
 };
@@ -103,7 +106,10 @@ impl<G: GateStore> Shared<G> {
             }
         };
         let (mut way, mut left) = (Way::Direct, judged.as_ref().is_some_and(|judged| judged.left));
-        let reported = admission.report(&finding, keep).await;
+        let real = cost::real(&outcome, attempt.told_cost);
+        work.cost = real.unwrap_or(work.estimate);
+        HostStats::add(&route.stats.cost, u64::from(work.cost));
+        let reported = admission.report(&finding, real, keep).await;
         let (granted, now) = match reported {
             Ok((news, kept)) => {
                 attempt.stopped = news.account_stopped.then(|| scopes[news.scope].key.clone());
@@ -324,7 +330,8 @@ impl<G: GateStore> Shared<G> {
             attempts: item.counters.attempts,
             limited: item.counters.limited,
             waited: item.counters.waited,
-            exit: Some(course.exit_name()),
+            exit: (work.tries > 0).then(|| course.exit_name()),
+            cost: course.shows_cost(&work).then_some(work.cost),
             final_url,
             headers: attempt.status.is_some().then_some(&attempt.headers),
             bytes: attempt.status.is_some().then_some(attempt.bytes),
@@ -350,6 +357,16 @@ impl<G: GateStore> Shared<G> {
             }
             Err(error) => self.stop_for(&error),
         }
+    }
+
+    /// Ends an item that no wait would ever let start (C1).
+    pub(super) async fn too_large(&self, mut work: Box<Work>, course: &Course, rate: Rate) {
+        let said =
+            format!("it is taken to cost {}, and `{rate}` allows {} in all", work.estimate, rate.count());
+        work.item.counters.error = Some(said.clone());
+        let words = Some(("costs more than a configured rate ever allows".to_owned(), said));
+        work.cost = work.estimate;
+        self.finish(work, course, Attempt::default(), Ending::Failed, words).await;
     }
 
     /// Ends items that were cut off on the wire and must not be sent twice.
@@ -394,6 +411,10 @@ impl<G: GateStore> Shared<G> {
         {
             let mut front = self.front.lock();
             let target = front.hop_lane(&text, || self.routes.route(LaneParts::parse(&text)));
+            if let Some(route) = front.route(target) {
+                let with_body = work.hop.as_ref().is_none_or(|hop| !hop.as_get);
+                work.estimate = estimate(&route.cost, &work.item.request, with_body);
+            }
             front.frontier.put(target, work);
         }
         self.finished(course, Fate::Hop);

@@ -150,7 +150,7 @@ impl<G: GateStore> Exit<G> {
     /// # Cancel safety
     /// Dropped before it is ready, the exit has heard the report; gates in memory too.
     pub async fn answered(self, item: &mut Item, answer: Received<'_>) -> Result<Report, StoreError> {
-        let Received { status, headers, body, bytes, tunnel } = answer;
+        let Received { status, headers, body, bytes, tunnel, cost } = answer;
         let forwards = matches!(self.url.scheme(), ExitScheme::Http | ExitScheme::Https);
         if !tunnel
             && forwards
@@ -158,14 +158,14 @@ impl<G: GateStore> Exit<G> {
             && let Answerer::Exit(fault) = answered_by(status, headers)
         {
             let outcome = Outcome::Exit { fault, processed: fault.processed() };
-            return self.report(item, outcome, None, bytes, false).await;
+            return self.report(item, outcome, None, bytes, false, None).await;
         }
         let response = hint::Response { status, headers, body };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let reading = hint::read(&response, self.profile, Timestamp::ZERO.plus(since));
         let outcome = outcome::of_response(status, &reading, item.account.is_some());
         let redirected = matches!(outcome, Outcome::Success) && (300..400).contains(&status);
-        self.report(item, outcome, Some(&reading), bytes, redirected).await
+        self.report(item, outcome, Some(&reading), bytes, redirected, cost).await
     }
 
     /// Reports that no whole answer came, and whose fault it is.
@@ -186,7 +186,7 @@ impl<G: GateStore> Exit<G> {
     /// # Cancel safety
     /// As [`Exit::answered`].
     pub async fn failed(self, item: &mut Item, outcome: Outcome) -> Result<Report, StoreError> {
-        self.report(item, outcome, None, 0, false).await
+        self.report(item, outcome, None, 0, false, None).await
     }
 
     async fn report(
@@ -196,6 +196,7 @@ impl<G: GateStore> Exit<G> {
         reading: Option<&Reading>,
         bytes: u64,
         redirected: bool,
+        told: Option<u32>,
     ) -> Result<Report, StoreError> {
         let Some((pick, admission)) = self.held.take() else { unreachable!("a report takes the exit along") };
         let (pool, roll) = (&*self.pool, fastrand::f64());
@@ -213,7 +214,8 @@ impl<G: GateStore> Exit<G> {
         };
         let shut =
             |news: &News, gates: &[Gate], _| gates.get(news.scope).map(|gate| gate.snapshot().paused_until);
-        let reported = admission.report(&finding, shut).await;
+        let real = forbear_core::cost::real(&judged.outcome, told);
+        let reported = admission.report(&finding, real, shut).await;
         pool.lines.wake_at(&judged.freed);
         let (news, shut_until) = reported?;
         let settled = pool.members.settle(&pick, &judged, &news, &self.scopes, shut_until, item.blocked);

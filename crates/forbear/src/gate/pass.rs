@@ -109,7 +109,7 @@ impl<G: GateStore> Pass<G> {
     pub async fn answered(self, item: &mut Item, answer: Received<'_>) -> Result<Report, StoreError> {
         let (outcome, reading) = self.read(item, answer);
         let redirected = matches!(outcome, Outcome::Success) && (300..400).contains(&answer.status);
-        self.report(item, outcome, Some(&reading), redirected).await
+        self.report(item, outcome, Some(&reading), redirected, answer.cost).await
     }
 
     /// Reports that no whole answer came.
@@ -127,7 +127,7 @@ impl<G: GateStore> Pass<G> {
     /// # Cancel safety
     /// As [`Pass::answered`].
     pub async fn failed(self, item: &mut Item, outcome: Outcome) -> Result<Report, StoreError> {
-        self.report(item, outcome, None, false).await
+        self.report(item, outcome, None, false, None).await
     }
 
     /// What an answer means, before anybody is told.
@@ -142,7 +142,7 @@ impl<G: GateStore> Pass<G> {
     /// Reports without waiting for the store, where nobody is left to act on the verdict.
     #[cfg(any(feature = "tower", feature = "reqwest"))]
     pub(super) fn close(self, item: &mut Item, outcome: Outcome, reading: Option<&Reading>) {
-        let report = pin!(self.report(item, outcome, reading, false));
+        let report = pin!(self.report(item, outcome, reading, false, None));
         // A store in memory is done in one poll, and of a shared one what was reported stays reported.
         let _ = report.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     }
@@ -153,11 +153,13 @@ impl<G: GateStore> Pass<G> {
         outcome: Outcome,
         reading: Option<&Reading>,
         redirected: bool,
+        told: Option<u32>,
     ) -> Result<Report, StoreError> {
         let Some(admission) = self.admission.take() else { unreachable!("a report takes the pass along") };
         let roll = fastrand::f64();
         let finding = Finding { outcome: &outcome, reading, item: item.number, roll, exit: None };
-        let reported = admission.report(&finding, |_, _, _| ()).await;
+        let real = forbear_core::cost::real(&outcome, told);
+        let reported = admission.report(&finding, real, |_, _, _| ()).await;
         self.wake(reported.as_ref().ok().map(|(news, ())| news));
         let (news, ()) = reported?;
         let history = History { account_stopped: news.account_stopped, ..item.history };

@@ -16,7 +16,7 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     }
     keep_newer!(
         blocked_in_row overloads_in_row unauthorised unauthorised_item circuit_refusals circuit_incidents
-        round_trip_us stated_rate budget_left budget_low budget_resets last_cut_ms retry_refilled_s
+        round_trip_us stated_rate budget_left budget_low budget_resets cost_left cost_resets last_cut_ms retry_refilled_s
     );
     // The pace and the cap each are one thing, and never half of one and half of another.
     if pace(theirs) == pace(base) {
@@ -42,6 +42,7 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     }
     out.cap_successes = sum(base.cap_successes, mine.cap_successes, theirs.cap_successes);
     out.retry_tokens = (theirs.retry_tokens + mine.retry_tokens - base.retry_tokens).max(0.0);
+    out.largest_cost = theirs.largest_cost.max(mine.largest_cost);
     out.last_refusal_s = theirs.last_refusal_s.max(mine.last_refusal_s);
     out.last_used_s = theirs.last_used_s.max(mine.last_used_s);
     out

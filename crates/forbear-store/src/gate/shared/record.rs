@@ -145,6 +145,7 @@ impl Record {
             &mut s.early_probe_at,
             &mut s.probe_until,
             &mut s.budget_resets,
+            &mut s.cost_resets,
             &mut self.written,
         ];
         for moment in moments.into_iter().chain(self.members.iter_mut().map(|member| &mut member.until)) {
@@ -274,6 +275,12 @@ struct Fields {
     step_accepted: u32,
     #[serde(rename = "clocks", default, skip_serializing_if = "usual")]
     clocks: [u64; forbear_core::pace::MAX_RATES],
+    #[serde(rename = "largest", default, skip_serializing_if = "usual")]
+    largest_cost: u32,
+    #[serde(rename = "cost_left", default = "all", skip_serializing_if = "is_all")]
+    cost_left: u32,
+    #[serde(rename = "cost_resets", default, with = "moment", skip_serializing_if = "usual")]
+    cost_resets: Timestamp,
     // Counted by the members.
     #[serde(skip)]
     in_flight: u16,
@@ -321,6 +328,14 @@ fn usual<T: Default + PartialEq>(value: &T) -> bool {
 
 fn most() -> u16 {
     u16::MAX
+}
+
+fn all() -> u32 {
+    u32::MAX
+}
+
+fn is_all(value: &u32) -> bool {
+    *value == u32::MAX
 }
 
 fn is_most(value: &u16) -> bool {
