@@ -185,7 +185,13 @@ fn p5_what_is_no_answer_to_a_told_time_teaches_nothing() {
     let mut gate = Gate::new(&policy);
     let sent = gate.take(&policy, t, 1);
     let _ = gate.succeeded(&policy, sent, t);
-    let _ = gate.budget(&policy, sent, Budget { left: Some(0), resets_in: Some(10 * S), rate: None }, t, 0.0);
+    let _ = gate.budget(
+        &policy,
+        sent,
+        Budget { left: Some(0), resets_in: Some(10 * S), ..Budget::default() },
+        t,
+        0.0,
+    );
     let at = t.plus(10 * S + 50 * MS);
     let sent = gate.take(&policy, at, 1);
     let _ = gate.refused(&policy, sent, told(1), at.plus(MS), 0.0);

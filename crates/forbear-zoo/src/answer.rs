@@ -41,6 +41,14 @@ impl<'a> Facts<'a> {
         Facts { client, ..self }
     }
 
+    /// What the request costs of a limit that counts that: `cost=N` in the query, else 1.
+    #[must_use]
+    pub fn cost(&self) -> u32 {
+        let query = self.path.split_once('?').map_or("", |(_, query)| query);
+        let cost = query.split('&').find_map(|pair| pair.strip_prefix("cost="));
+        cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
+    }
+
     /// The path without its query.
     #[must_use]
     pub fn bare_path(&self) -> &'a str {

@@ -24,6 +24,7 @@
 //! | `fixed-window` | `limit` a window; edges on the clock, or with the first request | GitHub, X; `INCR` and `EXPIRE` |
 //! | `sliding-log` | never more than `limit` in any window | a sorted set in Redis |
 //! | `sliding-counter` | this window's count and the last one's, weighted | Cloudflare |
+//! | `cost-log` | never more than `limit` of cost in any window | tokens of a language model |
 //! | `concurrency` | `max` at once | Mailchimp, nginx `limit_conn` |
 //! | `maintenance` | 503 for a span | any deployment |
 //! | `sentence` | single URLs refused for a day, all others free | one odd page among many |

@@ -10,7 +10,7 @@ use crate::limiter::concurrency::Concurrency;
 use crate::limiter::punish::{Ban, Penalty};
 use crate::limiter::tide::TidalBucket;
 use crate::limiter::trouble::{Brownout, Effect, Flaky, Maintenance, Sentence};
-use crate::limiter::window::{FixedWindow, SlidingCounter, SlidingLog};
+use crate::limiter::window::{CostLog, FixedWindow, SlidingCounter, SlidingLog};
 use crate::limiter::{Budget, Limiter, Refusal, Rule};
 use crate::rng;
 use crate::spec::{Kind, RuleSpec, Scope, Spec};
@@ -140,6 +140,7 @@ impl Origin {
         let mut refusal: Option<(Refusal, ScopeId)> = None;
         for (index, id) in &scopes {
             let rule = self.counter(*index, *id, now);
+            rule.weigh(request.cost());
             if rule.test(now) {
                 continue;
             }
@@ -297,6 +298,7 @@ fn build_rule(spec: &RuleSpec, epoch: Duration) -> Box<dyn Rule> {
         Kind::SlidingCounter { limit, window } => {
             Box::new(SlidingCounter::new(limit, window, epoch, counted))
         }
+        Kind::CostLog { limit, window } => Box::new(CostLog::new(limit, window)),
         Kind::Concurrency { max, wait } => Box::new(Concurrency::new(max, wait)),
         Kind::Maintenance { from, span, every } => Box::new(Maintenance::new(from, span, every)),
         Kind::Sentence { wait } => Box::new(Sentence::new(wait)),

@@ -136,6 +136,22 @@ proptest! {
     }
 
     #[test]
+    fn no_window_of_a_cost_log_serves_more_than_its_limit(at in arrivals(), costs in prop::collection::vec(1u32..9, 40)) {
+        let mut machine = machine("cost-log:limit=12/300ms");
+        let mut served: Vec<(Duration, u32)> = Vec::new();
+        for (now, cost) in at.into_iter().zip(costs.into_iter().cycle()) {
+            let path = format!("/?a=b&cost={cost}");
+            let answer = machine.arrive(now, &Facts::get(&path));
+            let within = served.iter().filter(|(then, _)| now - *then < ms(300));
+            let sum = cost + within.map(|(_, cost)| cost).sum::<u32>();
+            prop_assert_eq!(answer.status == 200, sum <= 12, "{} at {:?}", sum, now);
+            if answer.status == 200 {
+                served.push((now, cost));
+            }
+        }
+    }
+
+    #[test]
     fn a_bucket_never_gives_more_than_burst_and_flow(at in arrivals()) {
         let mut machine = machine("token-bucket:rate=20/s,burst=10");
         let served: Vec<Duration> = at.into_iter().filter(|now| status(&mut machine, *now) == 200).collect();

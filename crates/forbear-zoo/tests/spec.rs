@@ -24,6 +24,7 @@ fn the_examples_show_every_kind_and_every_hint() {
         "fixed-window:",
         "sliding-log:",
         "sliding-counter:",
+        "cost-log:",
         "concurrency:",
         "maintenance:",
         "sentence:",

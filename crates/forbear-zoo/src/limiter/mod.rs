@@ -47,6 +47,11 @@ impl<F: FnMut(Duration, &Facts<'_>) -> Answer + Send> Limiter for F {
 
 /// One counter of one rule. The origin tests every rule of a request first and takes from all or from none.
 pub(crate) trait Rule: Send + fmt::Debug {
+    /// Says what the request that is asked about next costs; most rules count requests, whatever they cost.
+    fn weigh(&mut self, cost: u32) {
+        let _ = cost;
+    }
+
     /// Would a request at `now` be let through? Changes no count.
     fn test(&mut self, now: Duration) -> bool;
 

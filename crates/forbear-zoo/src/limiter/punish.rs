@@ -20,6 +20,10 @@ impl Penalty {
 }
 
 impl Rule for Penalty {
+    fn weigh(&mut self, cost: u32) {
+        self.inner.weigh(cost);
+    }
+
     fn test(&mut self, now: Duration) -> bool {
         self.until <= now && self.inner.test(now)
     }
@@ -61,6 +65,10 @@ impl Ban {
 }
 
 impl Rule for Ban {
+    fn weigh(&mut self, cost: u32) {
+        self.inner.weigh(cost);
+    }
+
     fn test(&mut self, now: Duration) -> bool {
         self.until <= now && self.inner.test(now)
     }

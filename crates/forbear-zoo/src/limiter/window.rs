@@ -149,6 +149,72 @@ impl Rule for SlidingLog {
     }
 }
 
+/// Remembers what every request of the last window cost: never more than `limit` in any of them, as services of language
+/// models count tokens. One that costs more than all of it is never served.
+#[derive(Clone, Debug)]
+pub(crate) struct CostLog {
+    limit: u32,
+    window: Duration,
+    log: VecDeque<(Duration, u32)>,
+    used: u64,
+    /// What the request costs that is asked about.
+    asked: u32,
+}
+
+impl CostLog {
+    pub(crate) fn new(limit: u32, window: Duration) -> CostLog {
+        CostLog { limit, window, log: VecDeque::new(), used: 0, asked: 1 }
+    }
+
+    fn forget(&mut self, now: Duration) {
+        while let Some((_, cost)) = self.log.pop_front_if(|(at, _)| *at + self.window <= now) {
+            self.used -= u64::from(cost);
+        }
+    }
+
+    fn left(&self) -> u64 {
+        u64::from(self.limit).saturating_sub(self.used)
+    }
+}
+
+impl Rule for CostLog {
+    fn weigh(&mut self, cost: u32) {
+        self.asked = cost;
+    }
+
+    fn test(&mut self, now: Duration) -> bool {
+        self.forget(now);
+        u64::from(self.asked) <= self.left()
+    }
+
+    fn take(&mut self, now: Duration) {
+        self.log.push_back((now, self.asked));
+        self.used += u64::from(self.asked);
+    }
+
+    fn refuse(&mut self, now: Duration) -> Refusal {
+        // Until enough of the oldest has left the window.
+        let mut left = self.left();
+        for (at, cost) in &self.log {
+            left += u64::from(*cost);
+            if left >= u64::from(self.asked) {
+                return Refusal::after((*at + self.window).saturating_sub(now));
+            }
+        }
+        Refusal::after(self.window)
+    }
+
+    fn budget(&mut self, now: Duration) -> Option<Budget> {
+        self.forget(now);
+        Some(Budget {
+            limit: u64::from(self.limit),
+            remaining: self.left(),
+            reset: self.log.back().map_or(Duration::ZERO, |(at, _)| (*at + self.window).saturating_sub(now)),
+            window: self.window,
+        })
+    }
+}
+
 /// Two counters, the last window's weighted by how much of it still overlaps: cheap, and soft at the edge.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingCounter {

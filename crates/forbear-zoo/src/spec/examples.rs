@@ -96,6 +96,11 @@ pub const EXAMPLES: &[Example] = &[
         stands_for: "nginx's limit_req by $binary_remote_addr",
     },
     Example {
+        name: "cost-log",
+        text: "sliding-log:limit=40/2s,hint=seconds + cost-log:limit=60/2s",
+        stands_for: "requests and tokens by the minute, as services of language models count",
+    },
+    Example {
         name: "concurrency",
         text: "concurrency:max=4,hint=seconds",
         stands_for: "Mailchimp's ten connections at once, nginx's limit_conn",

@@ -45,6 +45,7 @@ pub use rate::{Rate, RateError};
 /// | `gcra` | `rate`, `burst` (1) |
 /// | `fixed-window` | `limit`, `phase` (`epoch`, or `first-request`) |
 /// | `sliding-log`, `sliding-counter` | `limit` |
+/// | `cost-log` | `limit` (of what requests cost, by `cost=N` in their query, else 1) |
 /// | `concurrency` | `max`, `wait` (1s) |
 /// | `maintenance` | `for`, `from` (0), `every` |
 /// | `sentence` | `match`, `wait` (1d) |
@@ -100,6 +101,7 @@ pub(crate) enum Kind {
     FixedWindow { limit: u32, window: Duration, first_request: bool },
     SlidingLog { limit: u32, window: Duration },
     SlidingCounter { limit: u32, window: Duration },
+    CostLog { limit: u32, window: Duration },
     Concurrency { max: u32, wait: Duration },
     Maintenance { from: Duration, span: Duration, every: Option<Duration> },
     Sentence { wait: Duration },
@@ -175,6 +177,16 @@ impl Spec {
     pub fn sliding_log(limit: u32, window: Duration) -> Spec {
         assert!(!window.is_zero(), "a window has a length");
         Spec::of(Kind::SlidingLog { limit: limit.max(1), window })
+    }
+
+    /// Never more than `limit` in any `window` of what requests cost. `cost=N` in a request's query is what it costs, else 1.
+    ///
+    /// # Panics
+    /// If `window` is zero.
+    #[must_use]
+    pub fn cost_log(limit: u32, window: Duration) -> Spec {
+        assert!(!window.is_zero(), "a window has a length");
+        Spec::of(Kind::CostLog { limit: limit.max(1), window })
     }
 
     /// This window's count plus the last one's, weighted by how much of it still overlaps.

@@ -16,7 +16,7 @@ pub enum SpecError {
     /// No such kind.
     #[error(
         "unknown kind of limiter `{kind}`; there are open, token-bucket, gcra, fixed-window, sliding-log, \
-         sliding-counter, concurrency, maintenance, sentence, brownout, flaky"
+         sliding-counter, cost-log, concurrency, maintenance, sentence, brownout, flaky"
     )]
     UnknownKind {
         /// What was written.
@@ -163,6 +163,10 @@ impl<'a> Settings<'a> {
             "sliding-counter" => {
                 let (limit, window) = self.limit()?;
                 Spec::sliding_counter(limit, window)
+            }
+            "cost-log" => {
+                let (limit, window) = self.limit()?;
+                Spec::cost_log(limit, window)
             }
             "concurrency" => {
                 let max = self.number("max")?.ok_or_else(|| self.missing("max"))?;
@@ -476,6 +480,7 @@ fn show_rule(rule: &RuleSpec) -> (&'static str, Vec<String>) {
         }
         Kind::SlidingLog { limit: most, window } => ("sliding-log", vec![limit(most, window)]),
         Kind::SlidingCounter { limit: most, window } => ("sliding-counter", vec![limit(most, window)]),
+        Kind::CostLog { limit: most, window } => ("cost-log", vec![limit(most, window)]),
         Kind::Concurrency { max, wait } => ("concurrency", vec![format!("max={max}"), time("wait", wait)]),
         Kind::Maintenance { from, span, every } => {
             let every = every.map(|every| time("every", every));

@@ -11,6 +11,7 @@ use forbear_core::{
 
 use super::{
     Config, ConfigError, Flag, Origin, Pace, Rotate, Settings, Sources, Sticky,
+    cost::COST,
     keys::{ENDPOINT, HOST, TOP},
     policy_names,
 };
@@ -620,6 +621,7 @@ fn the_reference_page_has_every_key_and_no_other() {
     }
     let rest = HOST.iter().map(|k| ("hosts.NAME.", k.name, k.takes));
     let rest = rest.chain(ENDPOINT.iter().map(|k| ("hosts.NAME.endpoints.", k.name, k.takes)));
+    let rest = rest.chain(COST.iter().map(|k| ("cost.", k.name, k.takes)));
     expected
         .extend(rest.map(|(table, name, takes)| (format!("{table}{name}"), takes.to_owned(), String::new())));
 
@@ -639,5 +641,49 @@ fn the_reference_page_has_every_key_and_no_other() {
     assert_eq!(found, expected);
     for name in policy_names() {
         assert!(page.contains(&format!("`{name}`")), "{name} is not in the page");
+    }
+}
+
+#[test]
+fn c1_what_requests_cost_is_said_for_all_and_for_a_host() {
+    let config = load(
+        "[cost]\nestimate = 700\nbody = [\"/usage/in\", \"/usage/out\"]\nper_byte = 0.25\n[hosts.a.cost]\nestimate = 3000000\n\
+         header = \"X-Cost\"\nfactor = 0.001\nrequest = \"/max_tokens\"\n",
+    )
+    .unwrap();
+    for (key, value) in [
+        ("cost.estimate", "700"),
+        ("cost.per_byte", "0.25"),
+        ("cost.body", "/usage/in, /usage/out"),
+        ("hosts.\"a\".cost.estimate", "3000000"),
+        ("hosts.\"a\".cost.header", "x-cost"),
+        ("hosts.\"a\".cost.factor", "0.001"),
+        ("hosts.\"a\".cost.request", "/max_tokens"),
+    ] {
+        assert_eq!(shown(&config, key), (value.to_owned(), "file"), "{key}");
+    }
+    let settings = &config.settings;
+    let at_a = settings.cost.under(&settings.for_host("a", 80).cost);
+    assert_eq!(
+        (at_a.estimate.unwrap().get(), at_a.per_byte, at_a.body),
+        (3_000_000, Some(0.25), settings.cost.body.clone())
+    );
+    assert_eq!(settings.cost.under(&settings.for_host("b", 80).cost), settings.cost);
+    for (text, words) in [
+        ("[cost]\nestimate = 0", "paced"),
+        ("[cost]\nestimate = 4294967296", "at most 4294967295"),
+        ("[cost]\nbody = \"usage\"", "begins with `/`"),
+        ("[cost]\nbody = []", "from one to 8"),
+        ("[cost]\nrequest = \"/a~2\"", "`~0`"),
+        ("[cost]\nfactor = 0", "above 0"),
+        ("[cost]\nper_byte = -1", "at least 0"),
+        ("[cost]\nheader = \"x y\"", "not a header's name"),
+        ("[cost]\nestimte = 1", "did you mean `estimate`?"),
+        ("[hosts.a.cost]\nfaktor = 1", "did you mean `factor`?"),
+        ("[hosts.a]\ncost = 5", "`cost` is a table"),
+        ("cost = 5", "`cost` is a table"),
+    ] {
+        let said = load(text).unwrap_err().to_string();
+        assert!(said.contains(words), "{text}: {said}");
     }
 }
