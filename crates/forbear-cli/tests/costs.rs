@@ -101,7 +101,7 @@ async fn used(requests: (u32, &str), tokens: (u32, &str), count: u32) -> (f64, f
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c1_of_two_budgets_neither_is_exceeded_and_that_of_tokens_is_used() {
-    let (_, tokens) = used((150, ""), (60_000, " burst 1000"), 150).await;
+    let (_, tokens) = used((250, ""), (60_000, " burst 1000"), 150).await;
     assert!(tokens >= 0.95, "{tokens:.3} of the tighter budget");
 }
 
