@@ -27,7 +27,7 @@ pub use client::{Client, Go, Reply};
 pub use gated::Gated;
 pub use learned::Learned;
 pub use net::Latency;
-pub use report::{Report, Tally};
+pub use report::{Report, Spike, Tally};
 pub use scenario::{Scenario, TrueKind, Truth, Work};
 pub use trace::{Bin, Phase, Trace};
 pub use watch::Violation;

@@ -1,6 +1,6 @@
 //! What a run came to.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::scenario::{Scenario, Work};
 
@@ -35,6 +35,21 @@ impl Tally {
     }
 }
 
+/// Refusals that came together.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Spike {
+    /// So many within a tenth of a second.
+    pub refused: u32,
+    /// So many others were on the wire when the first of them was met.
+    pub in_flight: u32,
+}
+
+impl Spike {
+    fn beyond(self) -> u32 {
+        self.refused.saturating_sub(self.in_flight)
+    }
+}
+
 /// A run in numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -58,7 +73,18 @@ pub struct Report {
     pub paused: Option<Duration>,
     /// Requests that were on the wire in the end.
     pub on_wire: u32,
+    /// Requests that were on the wire when the first refusal was heard.
+    pub first_flight: u32,
+    /// Of the refusals within a tenth of a second after a reopening, the most beyond what was on the wire at the first of them.
+    pub spike: Spike,
+    /// How often everything was shut with 403.
+    pub bans: u32,
     pub(crate) last_served: Duration,
+    first_heard: Option<Duration>,
+    reopened: bool,
+    /// The last refusals, each with how many others were on the wire.
+    refusals: VecDeque<(Duration, u32)>,
+    banned: bool,
     quarter: Duration,
     tenth: (u64, u32),
 }
@@ -76,6 +102,13 @@ impl Report {
             pace: None,
             paused: None,
             on_wire: 0,
+            first_flight: 0,
+            spike: Spike::default(),
+            bans: 0,
+            first_heard: None,
+            reopened: false,
+            refusals: VecDeque::new(),
+            banned: false,
             last_served: Duration::ZERO,
             quarter: run_for / 4,
             tenth: (0, 0),
@@ -106,6 +139,43 @@ impl Report {
         for tally in stretches.into_iter().flatten() {
             tally.served += u64::from(served);
             tally.refused += u64::from(refused);
+        }
+    }
+
+    /// A request that was sent at `sent` met the limiter at `since`, with so many others on the wire.
+    pub(crate) fn judged(
+        &mut self,
+        sent: Duration,
+        since: Duration,
+        refused: bool,
+        status: u16,
+        others: u32,
+    ) {
+        let out = status == 403;
+        self.bans += u32::from(out && !self.banned);
+        self.banned = out;
+        if !refused {
+            self.reopened |= self.first_heard.is_some_and(|heard| sent > heard);
+            return;
+        }
+        if !self.reopened {
+            return;
+        }
+        self.refusals.push_back((since, others));
+        while self.refusals.front().is_some_and(|(at, _)| *at + Duration::from_millis(100) <= since) {
+            self.refusals.pop_front();
+        }
+        let in_flight = self.refusals.front().map_or(0, |first| first.1);
+        let spike = Spike { refused: self.refusals.len() as u32, in_flight };
+        if (spike.beyond(), spike.refused) > (self.spike.beyond(), self.spike.refused) {
+            self.spike = spike;
+        }
+    }
+
+    /// A refusal is heard, with so many others on the wire.
+    pub(crate) fn heard(&mut self, since: Duration, others: u32) {
+        if self.first_heard.is_none() {
+            (self.first_heard, self.first_flight) = (Some(since), others);
         }
     }
 

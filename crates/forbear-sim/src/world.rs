@@ -264,6 +264,8 @@ impl<'a, C: Client> World<'a, C> {
         let refused = ruling.verdict == Verdict::Refused;
         let served = ruling.verdict == Verdict::Served;
         self.report.arrived(since, served, refused);
+        let sent = flight.sent.since(EPOCH);
+        self.report.judged(sent, since, refused, ruling.status, self.on_wire.saturating_sub(1));
         self.recorder.arrived(since, served, refused);
         let mut reply = Reply { status: ruling.status, refused, told: None, headers: Vec::new() };
         if refused {
@@ -306,6 +308,7 @@ impl<'a, C: Client> World<'a, C> {
         self.report.answered(self.now.since(EPOCH), reply.refused, reply.status);
         if reply.refused {
             self.pending += 1;
+            self.report.heard(self.now.since(EPOCH), self.on_wire);
         }
         if C::SHARED {
             self.idle.push(flight.worker);
