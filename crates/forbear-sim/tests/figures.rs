@@ -1,0 +1,82 @@
+//! The sets that the learner's figures come from, and a short form of those figures. All of them stand in
+//! `docs/reference/learning-figures.md`.
+
+use std::time::Duration;
+
+use forbear_sim::{
+    Learned, Report, Scenario, Work, run,
+    sets::{self, Kind},
+};
+
+fn play(scenario: &Scenario, replay: &str) -> Report {
+    let replay = format!("cargo run --release -p forbear-sim --example table -- {replay}");
+    run(scenario, &mut Learned::new()).unwrap_or_else(|violation| panic!("{violation}; replay: {replay}"))
+}
+
+#[test]
+fn the_held_out_set_has_the_ranges_of_set_a_and_other_numbers() {
+    for kind in Kind::ALL {
+        for index in 0..sets::EACH {
+            let (tuned, held) = (sets::set_a(kind, index, false), sets::held_out(kind, index, false));
+            assert_ne!(tuned.spec, held.spec, "{kind} {index}");
+            let trip = held.latency.round_trip;
+            assert!(
+                trip >= Duration::from_millis(10) && trip <= Duration::from_millis(150),
+                "{kind} {index}"
+            );
+            assert!(held.run_for >= Duration::from_secs(1800) && held.run_for <= Duration::from_secs(7200));
+        }
+    }
+}
+
+#[test]
+fn set_b_is_as_wide_as_it_is_said_to_be() {
+    let mut seen = (f64::INFINITY, 0.0f64, Duration::MAX, Duration::ZERO);
+    for kind in sets::WIDE_KINDS {
+        for index in 0..sets::WIDE_EACH {
+            let scenario = sets::set_b(kind, index, true);
+            let (rate, trip) = (scenario.truth.rate, scenario.latency.round_trip);
+            seen = (seen.0.min(rate), seen.1.max(rate), seen.2.min(trip), seen.3.max(trip));
+            assert!(rate * scenario.run_for.as_secs_f64() < 2.1e6, "{kind} {index}");
+            assert!(scenario.truth.window.is_none_or(|window| window <= Duration::from_secs(3600)));
+        }
+    }
+    assert!(seen.0 < 0.5 && seen.1 > 500.0, "{seen:?}");
+    assert!(seen.2 < Duration::from_millis(20) && seen.3 > Duration::from_millis(1000), "{seen:?}");
+}
+
+#[test]
+fn l2_a_short_job_is_refused_little() {
+    let jobs = sets::jobs();
+    assert_eq!(jobs.len(), 80, "every limiter is read, at every pace");
+    let (mut few, mut fast) = (0, 0);
+    for job in &jobs {
+        assert_eq!(job.scenario.work, Work::Pages(300));
+        let report = play(&job.scenario, "jobs learner");
+        assert_eq!(report.done, 300, "{} at {}/s", job.name, job.rate);
+        let seen = (report.whole.served + report.whole.refused) as f64;
+        few += u32::from(report.whole.refused as f64 <= 0.01 * seen + 3.0 + f64::from(report.first_flight));
+        fast += u32::from(report.took.as_secs_f64() <= 1.15 * job.oracle());
+    }
+    assert!(few >= FEW, "{few} of 80 within what cannot be avoided");
+    assert!(fast >= FAST, "{fast} of 80 within 1.15 of the oracle");
+}
+
+/// What the page says, less a little: a change that is worth it elsewhere may cost one here.
+const FEW: u32 = 76;
+const FAST: u32 = 46;
+
+#[test]
+fn l3_nothing_bans_twice_and_few_are_refused_together() {
+    let rows = sets::rows();
+    assert_eq!(rows.len(), 13);
+    for case in rows.iter().filter(|case| !case.name.contains("others") && !case.name.contains("nodes")) {
+        assert_ne!(case.scenario.spec, forbear_zoo::Spec::open(), "{} is read", case.name);
+        let scenario = Scenario { run_for: Duration::from_secs(2400), ..case.scenario.clone() };
+        let report = play(&scenario, "rows learner");
+        assert!(report.bans <= 1, "{}: {} bans", case.name, report.bans);
+        let spike = report.spike;
+        assert!(spike.refused <= 2 + spike.in_flight, "{}: {spike:?}", case.name);
+        assert!(report.whole.refused_share() <= 0.01, "{}: {:.4}", case.name, report.whole.refused_share());
+    }
+}
