@@ -14,21 +14,24 @@ use crate::{
 pub const WIDE_KINDS: [Kind; 4] =
     [Kind::TokenBucket, Kind::FixedWindow, Kind::SlidingLog, Kind::SlidingCounter];
 /// Instances of each.
-pub const WIDE_EACH: u32 = 12;
+pub const WIDE_EACH: u32 = 8;
 
 /// Instance `index` of `kind` in set B: limits of 0.2 to 2,000/s, bursts of 0.05 to 60 s of that, windows of a second to an
-/// hour, round trips of 5 ms to 2 s, all by the logarithm. A run lasts six windows, at least an hour; what would be more than
-/// two million requests is drawn again.
+/// hour, round trips of 5 ms to 2 s, all by the logarithm. A run lasts six windows, and at least an hour or a million and a half
+/// requests; a window that would take more than two million is drawn again.
 #[must_use]
 pub fn set_b(kind: Kind, index: u32, told: bool) -> Scenario {
     let seed = 0x5e7_b000 + kind as u64 * 1000 + u64::from(index);
     let mut draw = Draw(SplitMix64::new(seed));
     draw.0.next_u64();
-    let (hertz, window, run_for) = loop {
-        let (hertz, window) = (draw.log(0.2, 2000.0), draw.log(1.0, 3600.0));
-        let run_for = if kind == Kind::TokenBucket { 3600.0 } else { (6.0 * window).max(3600.0) };
+    // Its part of the range of limits, so that few instances cover all of it.
+    let hertz = 0.2 * 1e4f64.powf((f64::from(index) + draw.even(0.0, 1.0)) / f64::from(WIDE_EACH));
+    let least = (1.5e6 / hertz).clamp(600.0, 3600.0);
+    let (window, run_for) = loop {
+        let window = draw.log(1.0, 3600.0);
+        let run_for = if kind == Kind::TokenBucket { least } else { (6.0 * window).max(least) };
         if hertz * run_for <= 2e6 {
-            break (hertz, Duration::from_millis((window * 1000.0) as u64), Duration::from_secs_f64(run_for));
+            break (Duration::from_millis((window * 1000.0) as u64), Duration::from_secs_f64(run_for));
         }
     };
     let latency = Latency {
