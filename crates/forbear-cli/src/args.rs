@@ -134,7 +134,7 @@ pub(crate) struct JobArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Counts by state, pauses, and what is due when
+    /// Counts by state, pauses, what is due when, and what is believed of limits
     Show {
         /// The job's file
         job: PathBuf,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use forbear::config::show_duration;
-use forbear_core::time::Timestamp;
+use forbear_core::{
+    learn::{Belief, Kind},
+    time::Timestamp,
+};
 
 /// `2026-11-29 13:02:00 UTC`, rounded up to the next second: nothing starts before it (T2).
 pub(crate) fn moment(at: Timestamp) -> String {
@@ -34,6 +37,43 @@ fn date(days: u64) -> (u64, u64, u64) {
     let day = of_year - (153 * shifted + 2) / 5 + 1;
     let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Starts a second, or in a longer time where that is easier to read.
+pub(crate) fn pace(per_second: f64) -> String {
+    match per_second {
+        r if r >= 100.0 => format!("{r:.0}/s"),
+        r if r >= 0.1 => format!("{r:.1}/s"),
+        r => format!("{:.1}/min", r * 60.0),
+    }
+}
+
+/// What is believed of a limit, and why.
+pub(crate) fn belief(belief: &Belief) -> String {
+    let (number, rate) = (belief.number, pace(belief.rate));
+    let window = belief.window.map_or_else(|| "some time".to_owned(), wait);
+    let what = match belief.kind {
+        Some(Kind::Bucket) => format!("token bucket of {number:.0}, {rate}"),
+        Some(Kind::FixedWindow) => format!("fixed window of {number:.0} in {window}"),
+        Some(Kind::SlidingWindow) => format!("sliding window of {number:.0} in {window}"),
+        Some(Kind::Concurrency) => format!("at most {number:.0} requests at once"),
+        Some(Kind::Penalty) => format!("{rate}, and a penalty of {window} for more"),
+        None if belief.evidence.stated && number > 0.0 => {
+            format!("{number:.0} in {window}, by the server's own word")
+        }
+        None if belief.evidence.stated => format!("{rate}, by the server's own word"),
+        None => format!("about {rate}, of no known kind"),
+    };
+    let sure = match belief.kind {
+        Some(_) => format!(", {:.0} % sure", belief.confidence * 100.0),
+        None => String::new(),
+    };
+    let from = match belief.evidence.incidents {
+        0 => String::new(),
+        1 => ", from 1 refusal".to_owned(),
+        n => format!(", from {n} refusals"),
+    };
+    format!("{what}{sure}{from}")
 }
 
 #[cfg(test)]

@@ -291,7 +291,8 @@ fn budgets_of(reading: &Reading, refused: bool) -> [Option<Budget>; 2] {
             _ => None,
         };
         let left = budget.remaining.map(|left| left.clamp(0.0, f64::from(u32::MAX - 1)) as u32);
-        Budget { of_cost: budget.of_cost, left: if refused { None } else { left }, resets_in, rate }
+        let left = if refused { None } else { left };
+        Budget { of_cost: budget.of_cost, left, resets_in, rate, window: budget.window }
     };
     let main = reading
         .budget

@@ -16,6 +16,9 @@ pub struct ScopePolicy {
     pub rates: Rates,
     /// Whether the pace also follows from what the server says and does (L1, B4). Switched off, only `rates` pace.
     pub learn: bool,
+    /// Starts a second at the start, before any refusal, where the pace is learned and none is configured; it doubles from there
+    /// (B4; default 8, infinite for none).
+    pub pace_start: f32,
     /// Requests in flight at the start, before any success (default 4).
     pub concurrency_start: u32,
     /// Requests in flight at most (default: as many as there are workers).
@@ -40,6 +43,7 @@ impl Default for ScopePolicy {
         ScopePolicy {
             rates: Rates::default(),
             learn: true,
+            pace_start: 8.0,
             concurrency_start: 4,
             concurrency_max: 64,
             backoff: backoff.unwrap_or_else(|_| unreachable!("1 s is above zero and below 60 s")),
@@ -59,7 +63,7 @@ impl ScopePolicy {
     #[must_use]
     pub fn beside(self, role: Role) -> ScopePolicy {
         let (concurrency_start, learn) = (self.concurrency_max, self.learn && role != Role::Exit);
-        ScopePolicy { concurrency_start, learn, ..self }
+        ScopePolicy { concurrency_start, learn, pace_start: f32::INFINITY, ..self }
     }
 }
 

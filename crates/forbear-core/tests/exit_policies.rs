@@ -119,6 +119,7 @@ impl Fleet {
                 policy.rates = self.rates;
             } else {
                 policy.concurrency_start = policy.concurrency_max;
+                policy.pace_start = f32::INFINITY;
             }
             policy.learn &= scope.role != Role::Exit;
             BoundScope { key: scope.key, by: scope.by, role: scope.role, policy: Arc::new(policy) }

@@ -66,6 +66,9 @@ impl Client for Gated {
         let finding =
             Finding { outcome: &outcome, reading: Some(&reading), item: self.items, roll, exit: None };
         let _ = attempt::report(&mut self.gates, &self.scopes, &grant, &finding, now);
+        if let Some(study) = self.gates[0].study() {
+            self.gates[0].studied(study.run(), now);
+        }
         now
     }
 

@@ -30,7 +30,9 @@ fn main() {
     let ops: u32 = if quick { 1_000 } else { 500_000 };
     let rounds = if quick { 3 } else { ROUNDS };
 
-    let policy = Arc::new(ScopePolicy { concurrency_start: 64, ..ScopePolicy::default() });
+    // A scope that nothing paces, as every one is once it has shown that nothing needs to.
+    let policy = ScopePolicy { concurrency_start: 64, pace_start: f32::INFINITY, ..ScopePolicy::default() };
+    let policy = Arc::new(policy);
     let scopes: Vec<BoundScope> = (0..KEYS).map(|i| scope(&policy, i)).collect();
     let gates = Arc::new(MemoryGates::default());
     scopes.iter().for_each(|scope| permit_and_report(&gates, std::slice::from_ref(scope)));

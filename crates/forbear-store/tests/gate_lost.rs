@@ -256,7 +256,12 @@ async fn c4_every_key_goes_away_by_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c2_a_dead_members_place_comes_back() {
     let redis = TestRedis::start().await;
-    let policy = ScopePolicy { concurrency_start: 1, concurrency_max: 1, ..ScopePolicy::default() };
+    let policy = ScopePolicy {
+        concurrency_start: 1,
+        concurrency_max: 1,
+        pace_start: f32::INFINITY,
+        ..ScopePolicy::default()
+    };
     let a = scope_with("http://a:80", policy);
     // A process of its own, as far as the store can tell, that is gone without a word.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -21,7 +21,9 @@ fn exits(count: usize) -> Vec<ExitUrl> {
 
 /// So many exits with one request at a time for each at an origin.
 fn narrow(count: usize) -> ExitPool {
-    let scope = ScopePolicy { concurrency_start: 1, concurrency_max: 1, ..ScopePolicy::default() };
+    let pace_start = f32::INFINITY;
+    let scope =
+        ScopePolicy { concurrency_start: 1, concurrency_max: 1, pace_start, ..ScopePolicy::default() };
     ExitPool::new(exits(count), PoolOptions { scope, ..PoolOptions::default() })
 }
 

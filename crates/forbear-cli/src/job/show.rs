@@ -7,7 +7,11 @@ use std::{
 };
 
 use forbear::{engine::LaneParts, record::rfc3339};
-use forbear_core::{policy::ScopePolicy, time::Timestamp};
+use forbear_core::{
+    learn::{Belief, Kind},
+    policy::ScopePolicy,
+    time::Timestamp,
+};
 use forbear_store::{
     gate::GateRecord,
     queue::{
@@ -37,8 +41,16 @@ struct Shown<'a> {
 /// The scopes that were kept as closed.
 struct Pauses {
     rows: Vec<Pause>,
+    /// What is believed of the limits of scopes, closed or not.
+    beliefs: Vec<Believed>,
     /// There are more, or more were not looked at.
     more: bool,
+}
+
+struct Believed {
+    scope: String,
+    belief: Belief,
+    rate: Option<f32>,
 }
 
 struct Pause {
@@ -74,7 +86,7 @@ pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
 }
 
 fn pauses(file: &JobFile, now: Timestamp) -> Result<Pauses, QueueError> {
-    let mut pauses = Pauses { rows: Vec::new(), more: false };
+    let mut pauses = Pauses { rows: Vec::new(), beliefs: Vec::new(), more: false };
     let (mut after, mut seen) = (String::new(), 0);
     loop {
         let page = file.gates(&after, GATES_PAGE)?;
@@ -83,6 +95,10 @@ fn pauses(file: &JobFile, now: Timestamp) -> Result<Pauses, QueueError> {
         if let Some(gate) = page.last() {
             after.clone_from(&gate.key);
         }
+        let room = BELIEFS.saturating_sub(pauses.beliefs.len());
+        pauses
+            .beliefs
+            .extend(page.iter().filter_map(|kept| believed(&kept.key, &kept.record, now)).take(room));
         // An open gate has no end of a pause.
         for kept in page.into_iter().filter(|kept| kept.until.is_some()) {
             if pauses.rows.len() == PAUSES {
@@ -123,6 +139,12 @@ fn pause(key: String, record: &[u8], until: Option<Timestamp>, now: Timestamp) -
             Pause { scope: key, cause: "unreadable", until, told: None, rate: None, pad: None, incidents: 0 }
         }
     }
+}
+
+fn believed(key: &str, record: &[u8], now: Timestamp) -> Option<Believed> {
+    let gate = GateRecord::decode(record, &ScopePolicy::default(), now).ok()?;
+    let belief = gate.belief().filter(|belief| belief.evidence.incidents > 0 || belief.evidence.stated)?;
+    Some(Believed { scope: key.to_owned(), belief, rate: gate.learned_rate() })
 }
 
 fn lanes(file: &JobFile) -> Result<Lanes, QueueError> {
@@ -184,6 +206,7 @@ impl Shown<'_> {
         if !self.pauses.rows.is_empty() {
             parts.push(self.pauses_table());
         }
+        parts.push(self.beliefs());
         if !self.lanes.rows.is_empty() {
             parts.push(self.lanes_table());
         }
@@ -273,6 +296,16 @@ impl Shown<'_> {
         text
     }
 
+    /// What is believed of limits, a line a scope.
+    fn beliefs(&self) -> String {
+        let line = |it: &Believed| {
+            let pace =
+                it.rate.map_or(String::new(), |rate| format!("; pace {}", words::pace(f64::from(rate))));
+            format!("{} believed: {}{pace}\n", plain(&it.scope), words::belief(&it.belief))
+        };
+        self.pauses.beliefs.iter().map(line).collect()
+    }
+
     fn lanes_table(&self) -> String {
         let mut rows = vec![["host", "pending", "parked", "done", "failed"].map(str::to_owned).to_vec()];
         rows.extend(self.lanes.rows.iter().map(|lane| {
@@ -342,6 +375,21 @@ impl Shown<'_> {
                 "learned_pad_s": pause.pad.map(|pad| pad.as_secs_f64()),
                 "incidents": pause.incidents,
             })).collect::<Vec<_>>(),
+            "believed": self.pauses.beliefs.iter().map(|it| json!({
+                "scope": it.scope,
+                "kind": it.belief.kind.map(Kind::as_str),
+                "confidence": thousandths(it.belief.confidence),
+                "rate_per_s": thousandths(it.belief.rate),
+                "number": (it.belief.number > 0.0).then_some(it.belief.number),
+                "window_s": it.belief.window.map(|window| thousandths(window.as_secs_f64())),
+                "pace_per_s": it.rate.map(|rate| thousandths(f64::from(rate))),
+                "incidents": it.belief.evidence.incidents,
+                "explained": it.belief.evidence.explained,
+                "refused": it.belief.evidence.refused,
+                "accepted": it.belief.evidence.accepted,
+                "stated": it.belief.evidence.stated,
+                "since": rfc3339(it.belief.evidence.since),
+            })).collect::<Vec<_>>(),
             "hosts": self.lanes.rows.iter().map(|lane| {
                 let parts = LaneParts::parse(&lane.key);
                 json!({
@@ -377,6 +425,10 @@ pub(super) fn due(at: Timestamp) -> String {
     rfc3339(at.plus(Duration::from_micros(999)))
 }
 
+fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 fn whole(wait: Duration) -> Duration {
     Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
 }
@@ -387,6 +439,8 @@ fn now() -> Timestamp {
 
 /// Paused scopes that are shown.
 const PAUSES: usize = 20;
+/// Scopes of which it is said what is believed.
+const BELIEFS: usize = 20;
 /// Gates and lanes that are looked at: more would not be instant.
 const GATES: usize = 50_000;
 const GATES_PAGE: usize = 1000;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fence;
-use crate::time::Timestamp;
+use crate::{learn::Kept, time::Timestamp};
 
 /// Whether a request may start now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -156,6 +156,8 @@ pub struct Budget {
     pub resets_in: Option<Duration>,
     /// Starts a second that limit and window come to.
     pub rate: Option<f32>,
+    /// The window that the limit is for.
+    pub window: Option<Duration>,
 }
 
 /// What of a gate outlives the process.
@@ -176,4 +178,6 @@ pub struct Snapshot {
     pub bad_rate: Option<f32>,
     /// The pad over told times that was learned (P5), in milliseconds; zero where the policy's has been enough.
     pub pad_ms: u16,
+    /// What a learner has to keep (L5), where the scope has one.
+    pub learned: Option<Kept>,
 }

@@ -16,6 +16,7 @@
 //! ```
 
 mod facts;
+mod learned;
 mod pad;
 mod probe;
 mod ramp;
@@ -31,10 +32,15 @@ pub use self::{
 use self::{
     pad::Learned,
     probe::Probe,
-    ramp::{Ramp, Reason, Stretch, milliseconds},
+    ramp::{Form, Ramp, Stretch, milliseconds},
 };
 use crate::{
-    circuit::Circuit, cost::CostBudget, inflight::InFlight, pace::Clocks, policy::ScopePolicy,
+    circuit::Circuit,
+    cost::CostBudget,
+    inflight::InFlight,
+    learn::{Learner, Refused},
+    pace::Clocks,
+    policy::ScopePolicy,
     time::Timestamp,
 };
 
@@ -71,10 +77,13 @@ pub struct Gate {
     ramp: Ramp,
     clocks: Clocks,
     in_flight: InFlight,
+    /// Requests on the wire at most, as the learner has it.
+    wire_cap: u16,
+    /// Whoever holds the gate keeps it from step to step, so that it may have a learner.
+    keeps: bool,
+    learner: Option<Box<Learner>>,
     /// Accepted since `opened_at`.
     accepted: u32,
-    /// From the refusal before the last reopening to that reopening.
-    pause_before_ms: u32,
     round_trip_us: u32,
     /// Starts a second by the server's own numbers; zero where it gave none.
     stated_rate: f32,
@@ -115,11 +124,17 @@ impl Gate {
             last_refusal_s: 0,
             early_probe_at: Timestamp::ZERO,
             probe: Probe::default(),
-            ramp: Ramp::FREE,
+            ramp: if policy.learn && policy.rates.is_empty() {
+                Ramp::paced(policy.pace_start, f32::INFINITY)
+            } else {
+                Ramp::FREE
+            },
             clocks: Clocks::default(),
             in_flight: InFlight::new(policy.concurrency_start.min(policy.concurrency_max)),
+            wire_cap: u16::MAX,
+            keeps: true,
+            learner: None,
             accepted: 0,
-            pause_before_ms: 0,
             round_trip_us: 0,
             stated_rate: 0.0,
             budget_left: PLENTY,
@@ -137,7 +152,16 @@ impl Gate {
     #[must_use = "whoever starts must report"]
     pub fn take(&mut self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> Sent {
         policy.rates.take(&mut self.clocks, now, cost);
-        self.ramp.take(now, 1); // a learned pace counts requests: that is what it was learned from
+        if self.ramp.form != Form::Free {
+            if self.shut {
+                if let Some(learner) = &mut self.learner {
+                    learner.probed(now);
+                }
+            } else {
+                self.paced_start(policy, now);
+            }
+            self.ramp.take(now, 1); // a learned pace counts requests: that is what it was learned from
+        }
         self.in_flight.take();
         self.last_used_s = seconds(now);
         if self.budget_left != PLENTY {
@@ -183,13 +207,13 @@ impl Gate {
                 return Change::ProbeFree;
             }
             self.pad_was_enough(policy, sent);
-            self.reopen(policy, now);
+            self.reopen(policy, sent.at, now);
             return Change::Reopened;
         }
         self.probe.release(sent.fence);
         if sent.at >= self.opened_at {
             self.accepted = self.accepted.saturating_add(1);
-            self.ramp.succeeded(now);
+            self.learn_success(sent, now);
             self.in_flight.succeeded(policy.concurrency_max, milliseconds(now));
         }
         if self.quiet(now) > FORGIVEN {
@@ -222,6 +246,15 @@ impl Gate {
             self.begin_incident(policy, sent, probing, now);
         }
         self.last_refusal_s = self.last_refusal_s.max(seconds(now));
+        let mut advised = None;
+        if !told.overload {
+            let how = match (probing, incident) {
+                (true, _) => Refused::Probe,
+                (false, true) => Refused::First,
+                (false, false) => Refused::Straggler,
+            };
+            advised = self.learn_refusal(policy, sent, wait, how, now);
+        }
         let before = self.paused_until;
         self.resumes |= straggler && !self.shut; // it may close the scope again, but not end its ramp
         match wait {
@@ -245,7 +278,13 @@ impl Gate {
             }
             None if incident => {
                 let cause = if told.overload { Cause::Overload } else { Cause::Untold };
-                let until = now.plus(self.untold_wait(policy, told.rest, roll));
+                let own = self.untold_wait(policy, told.rest, roll);
+                let until = now.plus(match advised {
+                    // Refused probes make it longer, whatever was learned (B3).
+                    Some(advised) if probing => advised.max(own),
+                    Some(advised) => advised + policy.backoff.spread(told.rest, roll),
+                    None => own,
+                });
                 self.close(until, cause);
             }
             None => {}
@@ -353,8 +392,7 @@ impl Gate {
         roll: f64,
     ) -> Change {
         if let Some(rate) = budget.rate {
-            self.stated_rate = rate;
-            self.ramp.stated(rate);
+            self.stated(rate, budget.window, budget.left.is_some());
         }
         let (Some(left), Some(resets)) = (budget.left, budget.resets_in) else { return Change::None };
         let resets = now.plus(resets);
@@ -427,6 +465,7 @@ impl Gate {
         self.accepted = 0;
         self.unauthorised = 0;
         self.cause = Cause::Pace;
+        self.interrupt(now);
     }
 
     /// Takes one retry after a fault from the scope's budget (V3): a fifth of the first tries, and ten a second at
@@ -482,7 +521,11 @@ impl Gate {
         if now < slot {
             return Check::Wait { until: slot, cause: Cause::Pace };
         }
-        if self.in_flight.is_full(policy.concurrency_max) { Check::Full } else { answer }
+        if self.in_flight.is_full(policy.concurrency_max.min(u32::from(self.wire_cap))) {
+            Check::Full
+        } else {
+            answer
+        }
     }
 
     /// Until when nothing starts, and why; none for an open gate. Of an endless pause the moment is [`Timestamp::MAX`].
@@ -504,7 +547,7 @@ impl Gate {
             (true, _) if self.probe.live_until(now).is_some() => "probing",
             (true, Cause::Tripped) => "tripped",
             (true, _) => "paused",
-            (false, _) if self.ramp.rate().is_some() => "ramping",
+            (false, _) if self.ramp.is_climbing() => "ramping",
             (false, _) => "open",
         }
     }
@@ -551,8 +594,14 @@ impl Gate {
     pub fn is_idle(&self, now: Timestamp) -> bool {
         self.in_flight.current() == 0
             && !self.shut
-            && seconds(now).saturating_sub(self.last_used_s) > IDLE_S
+            && self.is_unused(now)
             && self.quiet(now) > FORGIVEN
+            // What was learned is worth its room for a while.
+            && (self.ramp.bad.is_infinite() || seconds(now).saturating_sub(self.last_used_s) > LEARNED_S)
+    }
+
+    fn is_unused(&self, now: Timestamp) -> bool {
+        seconds(now).saturating_sub(self.last_used_s) > IDLE_S
     }
 
     /// What outlives the process (P8).
@@ -572,13 +621,15 @@ impl Gate {
             rate: self.ramp.rate(),
             bad_rate: self.ramp.bad(),
             pad_ms: self.probe.pad.ms,
+            learned: self.kept(),
         }
     }
 
     /// The gate as it was kept; nothing of it is on the wire. A pause is never shorter than it was (P2).
     #[must_use]
     pub fn restore(policy: &ScopePolicy, kept: &Snapshot, now: Timestamp) -> Gate {
-        Gate {
+        let new = Gate::new(policy);
+        let mut gate = Gate {
             shut: kept.shut,
             cause: kept.cause,
             level: kept.level,
@@ -589,10 +640,14 @@ impl Gate {
             closed_at: kept.closed_at.min(now),
             last_refusal_s: seconds(kept.last_refusal.min(now)),
             early_probe_at: kept.early_probe_at,
-            ramp: kept.rate.map_or(Ramp::FREE, |rate| Ramp::restore(rate, kept.bad_rate, now)),
+            ramp: kept
+                .rate
+                .map_or(new.ramp, |rate| Ramp::paced(rate, kept.bad_rate.unwrap_or(f32::INFINITY))),
             probe: Probe { pad: Learned { ms: kept.pad_ms, good: 0 }, ..Probe::default() },
-            ..Gate::new(policy)
-        }
+            ..new
+        };
+        gate.take_up(policy, kept.learned.as_ref(), now);
+        gate
     }
 
     fn close(&mut self, until: Timestamp, cause: Cause) {
@@ -631,35 +686,26 @@ impl Gate {
         self.early_probe_at = Timestamp::ZERO;
         self.closed_at = now;
         self.budget_left = PLENTY;
-        if !probing {
-            self.in_flight.refused(sent.in_flight);
+        if !probing && !self.learns(policy) {
+            self.in_flight.refused(sent.in_flight); // a learner knows whether it is them that are too many
         }
         self.overloads_in_row = 0;
         self.resumes = false;
     }
 
-    fn reopen(&mut self, policy: &ScopePolicy, now: Timestamp) {
-        let reason = match self.cause {
-            Cause::Overload => Reason::Overload,
-            Cause::Untold | Cause::Blocked => Reason::Untold,
-            Cause::Budget => Reason::Reset,
-            _ => Reason::Told,
-        };
-        let stretch = Stretch {
-            accepted: self.accepted,
-            open: self.closed_at.since(self.opened_at),
-            total: now.since(self.opened_at) + Duration::from_millis(u64::from(self.pause_before_ms)),
-            stated: (self.stated_rate > 0.0).then_some(self.stated_rate),
-            round_trip: self.round_trip_mean(),
-        };
+    fn reopen(&mut self, policy: &ScopePolicy, probe: Timestamp, now: Timestamp) {
         if self.probe.early {
             self.level = self.level.saturating_sub(1); // P7: the limit was one item's, and not the scope's
+            self.forget_refusal(policy, now);
         } else {
-            if !self.resumes && self.cause != Cause::Operator {
-                let reason = if policy.learn { reason } else { Reason::Configured };
-                self.ramp.reopen(reason, stretch, now);
+            if self.cause == Cause::Operator {
+                self.interrupt(now);
+            } else if !self.resumes {
+                self.find_pace(policy, probe, now);
             }
-            self.in_flight.reopened();
+            if !self.learns(policy) || self.cause == Cause::Overload {
+                self.in_flight.reopened();
+            }
         }
         self.shut = false;
         self.resumes = false;
@@ -668,16 +714,23 @@ impl Gate {
         self.paused_until = now; // over; after a P7 probe that was admitted, over early: the limit was that item's
         self.beyond_told_ms = 0;
         self.cause = Cause::Pace;
-        self.pause_before_ms = u32::try_from(now.since(self.closed_at).as_millis()).unwrap_or(u32::MAX);
         self.opened_at = now;
         self.accepted = 0;
     }
 
+    fn stretch(&self) -> Stretch {
+        let open = self.closed_at.since(self.opened_at);
+        Stretch { accepted: self.accepted, open, round_trip: self.round_trip_mean() }
+    }
+
     /// P4's pause at the present level, under the cap that refused probes have raised (B3), and `rest` (E3).
     fn untold_wait(&self, policy: &ScopePolicy, rest: Duration, roll: f64) -> Duration {
+        // What a learner knows of a limit stays known: only the refused probes of this one incident count beside it.
+        let learner = self.learner.as_ref().filter(|learner| learner.is_shut());
+        let level = learner.map_or(u32::from(self.level), |learner| learner.failed_probes());
         let cap = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
         let cap = cap.min(policy.pause_cap.max(policy.backoff.cap()));
-        policy.backoff.wait(u32::from(self.level), cap, roll) + policy.backoff.spread(rest, roll)
+        policy.backoff.wait(level, cap, roll) + policy.backoff.spread(rest, roll)
     }
 
     fn quiet(&self, now: Timestamp) -> Duration {
@@ -711,6 +764,8 @@ const FORGIVEN: Duration = Duration::from_secs(600);
 const QUIET: Duration = Duration::from_secs(2);
 /// A scope that was not used for so long takes no memory.
 const IDLE_S: u32 = 60;
+/// One whose limit is known is remembered for so long.
+const LEARNED_S: u32 = 3600;
 /// Failures under load without a success between, before the scope pauses.
 const OVERLOADS_IN_ROW: u8 = 8;
 /// Blocked answers without a success between, before they are about us and not about the pages.

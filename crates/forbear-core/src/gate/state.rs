@@ -38,7 +38,6 @@ pub struct State {
     pub last_refusal_s: u32,
     pub early_probe_at: Timestamp,
     pub accepted: u32,
-    pub pause_before_ms: u32,
     pub probe_last: u32,
     pub probe_held: u32,
     pub probe_until: Timestamp,
@@ -52,8 +51,6 @@ pub struct State {
     /// The pace of the ramp in starts a second; none while nothing meters the scope.
     pub rate: Option<f32>,
     pub bad_rate: Option<f32>,
-    /// The pace is the server's own number.
-    pub stated: bool,
     /// The pace grows by time, and over how long; zero where it does not.
     pub linear_ms: u32,
     /// Where that growth ends.
@@ -62,7 +59,8 @@ pub struct State {
     /// The ramp's next slot, in nanoseconds.
     pub slot_ns: u64,
     pub stepped_ms: u32,
-    pub step_accepted: u32,
+    /// Starts that a pause has left over.
+    pub credit: f32,
     /// Where the scope stands on each configured rate, in nanoseconds.
     pub clocks: [u64; MAX_RATES],
     /// The most that a start has cost.
@@ -116,7 +114,6 @@ impl Gate {
             last_refusal_s: self.last_refusal_s,
             early_probe_at: self.early_probe_at,
             accepted: self.accepted,
-            pause_before_ms: self.pause_before_ms,
             probe_last: self.probe.last,
             probe_held: self.probe.held.0,
             probe_until: self.probe.until,
@@ -129,13 +126,12 @@ impl Gate {
             circuit_incidents: self.circuit.incidents,
             rate: self.ramp.rate(),
             bad_rate: self.ramp.bad(),
-            stated: self.ramp.form == Form::Stated,
             linear_ms,
             linear_goal,
             linear_learns,
             slot_ns: self.ramp.next_ns,
-            stepped_ms: self.ramp.stepped_ms,
-            step_accepted: self.ramp.accepted,
+            stepped_ms: self.ramp.began_ms,
+            credit: self.ramp.credit,
             clocks,
             largest_cost,
             cost_left: cost.left,
@@ -162,13 +158,12 @@ impl Gate {
         }
     }
 
-    /// The gate that knows this. Values that no gate has become the nearest that one has.
+    /// The gate that knows this. It keeps no learner, for nobody keeps it: its pace goes by the same steps without one. Values that no gate has become the nearest that one has.
     #[must_use]
     pub fn from_state(state: &State) -> Gate {
         let finite = |value: f32| if value.is_finite() { value.max(0.0) } else { 0.0 };
         let form = match state.linear_ms {
-            0 if state.stated => Form::Stated,
-            0 => Form::Growing,
+            0 => Form::Paced,
             over_ms => {
                 let goal = finite(state.linear_goal).max(super::ramp::SLOWEST);
                 Form::Linear { over_ms, goal, learns: state.linear_learns }
@@ -180,8 +175,8 @@ impl Gate {
                 bad: state.bad_rate.filter(|bad| *bad > 0.0).unwrap_or(f32::INFINITY),
                 form,
                 next_ns: state.slot_ns,
-                stepped_ms: state.stepped_ms,
-                accepted: state.step_accepted,
+                began_ms: state.stepped_ms,
+                credit: finite(state.credit).min(1e6),
             },
             _ => Ramp::FREE,
         };
@@ -225,8 +220,10 @@ impl Gate {
             ramp,
             clocks,
             in_flight: in_flight.sound(),
+            wire_cap: u16::MAX,
+            keeps: false,
+            learner: None,
             accepted: state.accepted,
-            pause_before_ms: state.pause_before_ms,
             round_trip_us: state.round_trip_us,
             stated_rate: finite(state.stated_rate),
             budget_left: state.budget_left,
@@ -281,12 +278,13 @@ mod tests {
             ..ScopePolicy::default()
         };
         let (mut gate, mut now) = (Gate::new(&policy), Timestamp::from_secs(1_000));
-        assert_eq!(Gate::from_state(&gate.to_state()), gate);
+        let again = |gate: &Gate| Gate::from_state(&gate.to_state()).to_state();
+        assert_eq!(again(&gate), gate.to_state());
         for step in 0..200u32 {
             now = now.plus(Duration::from_millis(u64::from(step % 7) * 150));
             if let Check::Admit | Check::Probe = gate.check(&policy, now, 1) {
                 let sent = gate.take(&policy, now, 1);
-                assert_eq!(Gate::from_state(&gate.to_state()), gate);
+                assert_eq!(again(&gate), gate.to_state());
                 let later = now.plus(Duration::from_millis(20));
                 let told =
                     Told { wait: (step % 2 == 0).then_some(Duration::from_secs(1)), ..Told::nothing() };
@@ -297,7 +295,7 @@ mod tests {
                 } else {
                     gate.succeeded(&policy, sent, later)
                 };
-                assert_eq!(Gate::from_state(&gate.to_state()), gate, "step {step}");
+                assert_eq!(again(&gate), gate.to_state(), "step {step}");
             }
         }
         assert!(gate.incidents() > 2 && gate.learned_rate().is_some(), "it has been through something");
@@ -334,7 +332,7 @@ mod tests {
         gate.skip(&policy, now, 2.5);
         let Check::Wait { until, .. } = gate.check(&policy, now, 1) else { panic!("its slot is later") };
         assert_eq!(until.since(now), Duration::from_millis(250));
-        let free = ScopePolicy::default();
+        let free = ScopePolicy { pace_start: f32::INFINITY, ..ScopePolicy::default() };
         assert_eq!(Gate::new(&free).slots_in(&free, Duration::from_secs(2)), None);
     }
 }

@@ -7,6 +7,7 @@ use super::{
     fit::{Fit, Shape},
     wire::State,
 };
+use crate::time::Timestamp;
 
 /// A kind of limit.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -35,6 +36,30 @@ impl Kind {
             Kind::Penalty => "penalty",
         }
     }
+
+    /// The kind with this word.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Kind> {
+        let all = [Kind::Bucket, Kind::FixedWindow, Kind::SlidingWindow, Kind::Concurrency, Kind::Penalty];
+        all.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// What a belief is founded on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// Since when.
+    pub since: Timestamp,
+    /// How often the limit was met.
+    pub incidents: u32,
+    /// How many of the last of these it explains.
+    pub explained: u32,
+    /// Requests that were refused, and that were let through.
+    pub refused: u32,
+    /// See `refused`.
+    pub accepted: u32,
+    /// The server has told a number.
+    pub stated: bool,
 }
 
 /// What a scope's limit is believed to be.
@@ -50,14 +75,30 @@ pub struct Belief {
     pub number: f64,
     /// The length of its window, or of its time of refusals.
     pub window: Option<Duration>,
+    /// Why.
+    pub evidence: Evidence,
 }
 
 impl Learner {
-    /// What is believed of the limit.
+    /// What is believed of the limit. After a restart it is what was believed before, until there is new evidence.
     #[must_use]
     pub fn belief(&self) -> Belief {
+        let found = self.found();
+        let belief = self.prior.filter(|_| found.kind.is_none() && self.model.incidents < 3).unwrap_or(found);
+        let (explained, stated) = (self.model.explained(), self.stated.is_finite());
+        Belief { evidence: Evidence { explained, stated, ..self.evidence }, ..belief }
+    }
+
+    fn found(&self) -> Belief {
         let rate = if self.climb.limit.is_finite() { self.climb.limit } else { self.rate };
-        let unknown = Belief { kind: None, confidence: 0.0, rate, number: 0.0, window: None };
+        let evidence = Evidence::default();
+        let unknown = match self.stated_window {
+            Some(window) if self.stated.is_finite() => {
+                let (rate, number) = (self.stated, (self.stated * window.as_secs_f64()).round());
+                Belief { kind: None, confidence: 0.0, rate, number, window: Some(window), evidence }
+            }
+            _ => Belief { kind: None, confidence: 0.0, rate, number: 0.0, window: None, evidence },
+        };
         // Each incident that was explained makes chance less likely.
         let confidence = 1.0 - 0.5f64.powi(self.model.incidents.clamp(1, 6) as i32);
         if self.wire.state == State::On {
@@ -69,11 +110,13 @@ impl Learner {
                 rate,
                 number: cap,
                 window: None,
+                evidence,
             };
         }
         let of = |kind, fit: &Fit| {
             let window = (fit.window > 0.0).then(|| Duration::from_secs_f64(fit.window));
-            Belief { kind: Some(kind), confidence, rate: fit.rate, number: fit.number.floor(), window }
+            let (rate, number) = (fit.rate, fit.number.floor());
+            Belief { kind: Some(kind), confidence, rate, number, window, evidence }
         };
         if let (Some(seconds), (_, Some(fit))) = (self.model.always_told(), self.model.buckets()) {
             return Belief { window: Some(Duration::from_secs_f64(seconds)), ..of(Kind::Penalty, fit) };

@@ -48,7 +48,8 @@ impl Climb {
         // So many are on the wire before the first refusal comes back.
         let blind = (rate * round_trip).max(1e-9);
         if self.starting {
-            let doubling = (2.0 * round_trip).max(4.0 / rate).max(0.5);
+            // A server that answers at once shows at once what it refuses.
+            let doubling = (2.0 * round_trip).max(4.0 / rate).max((8.0 * round_trip).min(0.5));
             let careful =
                 if blind > 8.0 { (8.0 / blind).ln_1p() / (2.0 * round_trip) } else { f64::INFINITY };
             return rate * ((LN_2 / doubling).min(careful) * dt).exp();

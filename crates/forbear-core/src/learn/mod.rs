@@ -27,7 +27,7 @@ mod settle;
 mod study;
 mod wire;
 
-pub use belief::{Belief, Kind};
+pub use belief::{Belief, Evidence, Kind};
 use budget::Budget;
 use climb::{Climb, Ground};
 use history::Seen;
@@ -94,6 +94,17 @@ pub struct Learner {
     burst: f64,
     /// Let through in the last minutes, and the time that it took.
     sustained: (f64, f64),
+    /// Starts a second by the server's own numbers; infinite where it gave none.
+    stated: f64,
+    stated_window: Option<Duration>,
+    /// The last start, and the mean time between starts.
+    last: f64,
+    spacing: f64,
+    /// Refused, and not open again.
+    shut: bool,
+    evidence: Evidence,
+    /// What was believed before a restart.
+    prior: Option<Belief>,
 }
 
 /// One time that the wall was met.
@@ -138,6 +149,8 @@ pub struct Past {
     pub accepted: u32,
     /// Starts a second, at the end.
     pub rate: f64,
+    /// The pace at which it was refused, where that is known from before; infinite where it never was.
+    pub limit: f64,
     /// The mean time from start to answer.
     pub round_trip: Duration,
     /// The first wait that nobody told (the policy's `backoff_base`).
@@ -154,6 +167,7 @@ impl Past {
             starts: 0.0,
             accepted: 0,
             rate,
+            limit: f64::INFINITY,
             round_trip: Duration::ZERO,
             first_wait: Duration::from_secs(1),
         }
@@ -182,8 +196,20 @@ impl Learner {
             punishes: false,
             burst: 0.0,
             sustained: (0.0, 0.0),
+            stated: f64::INFINITY,
+            stated_window: None,
+            last: 0.0,
+            spacing: 0.0,
+            shut: false,
+            evidence: Evidence { since: past.since, accepted: past.accepted, ..Evidence::default() },
+            prior: None,
         };
-        learner.model.history.join(learner.clock(past.until), past.starts);
+        if past.limit.is_finite() && past.limit > 0.0 {
+            learner.climb.set(learner.rate, past.limit, learner.settle.margin());
+        }
+        learner.last = learner.clock(past.until);
+        learner.spacing = 1.0 / learner.rate;
+        learner.model.history.join(learner.last, past.starts);
         learner
     }
 
@@ -210,7 +236,12 @@ impl Learner {
         if self.wire.state == State::Off && (self.climb.starting || !self.budget.is_spent()) {
             let ground = self.ground();
             self.rate = self.climb.grown(self.rate, used.as_secs_f64(), &ground);
+            if !self.climb.starting {
+                self.rate = self.rate.min(self.stated * UNDER); // who tells a limit is not asked for more
+            }
         }
+        self.spacing += ((now - self.last).min(1.0) - self.spacing) / 8.0;
+        self.last = now;
         self.model.history.started(now, f64::from(cost));
     }
 
@@ -241,6 +272,7 @@ impl Learner {
         self.round_trip =
             if self.round_trip == 0.0 { sample } else { self.round_trip + (sample - self.round_trip) / 16.0 };
         self.budget.accepted();
+        self.evidence.accepted = self.evidence.accepted.saturating_add(1);
         self.accepted += 1.0;
         if self.wire.state != State::Off {
             let may_grow = !self.budget.is_spent();
@@ -261,11 +293,14 @@ impl Learner {
         now: Timestamp,
     ) -> Duration {
         let (sent, now) = (self.clock(sent), self.clock(now));
-        if how == Refused::First
-            && let Some(due) = self.due.take()
-        {
-            self.find_pace(&due); // nobody looked: by what is known, then
+        if how == Refused::First {
+            self.conclude();
         }
+        // What shut the scope before was nothing that was learned from: then the probe is where it began.
+        let how = if how == Refused::Probe && !self.shut { Refused::First } else { how };
+        self.shut |= how == Refused::First;
+        self.evidence.incidents += u32::from(how == Refused::First);
+        self.evidence.refused = self.evidence.refused.saturating_add(1);
         self.model.history.refused(sent, how == Refused::First);
         self.budget.refused();
         if how != Refused::Straggler {
@@ -276,7 +311,8 @@ impl Learner {
         let gap = now - it.last_refusal;
         let wait = match how {
             Refused::First => {
-                let pace = self.rate;
+                // A pace that nobody used up is not the one that was refused.
+                let pace = self.rate.min(2.0 / self.spacing.max(1e-9));
                 *it = Incident {
                     at: now,
                     pace,
@@ -310,6 +346,7 @@ impl Learner {
     /// may be made up for. Where [`Learner::study`] has something, the pace is one to begin with until that is done.
     pub fn reopened(&mut self, sent: Timestamp, now: Timestamp) -> f64 {
         let (probe, now) = (self.clock(sent), self.clock(now));
+        self.shut = false;
         let it = self.incident;
         self.recovery.passed(probe - it.last_refusal, now - it.at);
         let due = Due { it, exhausted: self.exhausted, opened: self.opened, probe, ended: now };
@@ -324,6 +361,7 @@ impl Learner {
         let turn = self.model.incident(&it, due.exhausted, self.round_trip, probe);
         if turn.moved {
             self.settle.moved();
+            self.prior = None;
         }
         if turn.search {
             self.due = Some(due);
@@ -331,6 +369,67 @@ impl Learner {
             return 0.0;
         }
         self.find_pace(&due)
+    }
+
+    /// Whether it was refused, and has not been told of an opening.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// The pace at which it expects to be refused; infinite while nothing was.
+    #[must_use]
+    pub fn limit(&self) -> f64 {
+        self.climb.limit
+    }
+
+    /// Probes that were refused since the scope closed.
+    #[must_use]
+    pub fn failed_probes(&self) -> u32 {
+        self.incident.failed_probes
+    }
+
+    /// Whether the limit has let through again at once, twice in a row, and punishes nobody.
+    #[must_use]
+    pub fn forgives(&self) -> bool {
+        self.recovery.is_quick() && !self.punishes
+    }
+
+    /// The stretch is over without a refusal, or with one that was not this limit's: it goes on at `rate`, and looks for
+    /// `limit`, where there is one.
+    pub fn interrupted(&mut self, rate: f64, limit: f64, now: Timestamp) {
+        let now = self.clock(now);
+        (self.shut, self.due) = (false, None);
+        (self.exhausted, self.opened, self.accepted) = (now, now, 0.0);
+        if self.wire.state == State::Off {
+            self.rate = rate;
+            self.slow_down(rate, limit);
+        }
+    }
+
+    /// Goes on at `rate`, if that is less, and looks for `limit`, where that is known.
+    pub fn slow_down(&mut self, rate: f64, limit: f64) {
+        if self.wire.state != State::Off {
+            return; // no pace holds, and the cap stays
+        }
+        self.rate = self.rate.min(rate).max(SLOWEST);
+        if limit.is_finite() {
+            self.climb.set(self.rate, limit, self.settle.margin());
+        }
+    }
+
+    /// The server's own numbers (L1): starts a second, and the window that they are for.
+    pub fn stated(&mut self, rate: f64, window: Option<Duration>) {
+        if rate.is_finite() && rate > 0.0 {
+            (self.stated, self.stated_window) = (rate, window.or(self.stated_window));
+        }
+    }
+
+    /// Goes by what is known, where nobody looks for more.
+    pub fn conclude(&mut self) {
+        if let Some(due) = self.due.take() {
+            self.find_pace(&due);
+        }
     }
 
     /// What is to be looked for: up to a few milliseconds of work, for whoever holds no lock.
@@ -349,6 +448,11 @@ impl Learner {
 
     fn find_pace(&mut self, due: &Due) -> f64 {
         let it = due.it;
+        if self.climb.starting && it.accepted < FEW && self.stated.is_infinite() {
+            // Next to nothing was let through: from small again, and doubling.
+            self.rate = (0.5 * it.pace).clamp(SLOWEST, AGAIN);
+            return 0.0;
+        }
         self.punishes = self.model.always_told().is_some() || self.recovery.is_penalty();
         let stretch = settle::Stretch {
             accepted: it.accepted,
@@ -364,6 +468,12 @@ impl Learner {
         let mut found = self.settle.find(&stretch, &self.model);
         if self.budget.is_spent() {
             found.rate *= 1.0 - 3.0 * self.settle.margin(); // what it cost must be earned first
+        }
+        if self.stated.is_finite() {
+            let stated = self.stated * UNDER;
+            let first = self.climb.starting; // the server's own number is better than a guess
+            found.rate = if first { stated } else { found.rate.min(stated) };
+            found.limit = if first { self.stated } else { found.limit.min(self.stated) };
         }
         found.rate = found.rate.max(SLOWEST);
         let cycle = stretch.cycle;
@@ -390,6 +500,26 @@ impl Learner {
     }
 }
 
+/// The pace after `used` more seconds at `rate`, of a scope that has no learner: by the same steps, doubling while no `limit` is
+/// known, then up to it, and carefully beyond.
+#[must_use]
+pub(crate) fn grown(rate: f64, limit: f64, used: Duration, round_trip: Duration) -> f64 {
+    let round_trip = round_trip.as_secs_f64();
+    let margin = Settle::new().margin();
+    let mut climb = Climb::new();
+    if limit.is_finite() {
+        climb.set(rate, limit, margin);
+    }
+    let period = Budget::new().period(rate, round_trip, 0.0, 1.0);
+    let ground = Ground { round_trip, margin, period, shut: 0.0, punishes: false };
+    climb.grown(rate, used.as_secs_f64(), &ground)
+}
+
+/// Fewer let through before the first refusal are no stretch to learn from; then it starts again with so many a second.
+const FEW: f64 = 3.0;
+const AGAIN: f64 = 2.0;
+/// Slots at just under a pace that the server has told.
+const UNDER: f64 = 0.97;
 /// One start in a day: slower than this is a pause, not a pace.
 const SLOWEST: f64 = 1.0 / 86_400.0;
 /// A pace that holds nobody up.

@@ -135,6 +135,14 @@ impl Model {
         }
     }
 
+    /// How many of the last incidents are explained.
+    pub(super) fn explained(&self) -> u32 {
+        if self.range().is_none() {
+            return 0;
+        }
+        self.history.seen().iter().filter(|s| !s.probe && s.at >= self.from).count() as u32
+    }
+
     /// Keeps a refusal that must be explained.
     pub(super) fn keep(&mut self, seen: Seen) {
         self.history.keep(seen);

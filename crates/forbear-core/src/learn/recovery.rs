@@ -83,6 +83,11 @@ impl Recovery {
         }
     }
 
+    /// Twice in a row it let through again at once.
+    pub(super) fn is_quick(&self) -> bool {
+        self.firsts >= 2 && !self.is_penalty()
+    }
+
     /// Each refusal starts the same time anew.
     pub(super) fn is_penalty(&self) -> bool {
         self.agreeing >= 1 && self.passed > self.least * 2.0

@@ -1,9 +1,10 @@
 //! Gates in the memory of one process.
 
-use std::hash::BuildHasher;
+use std::{hash::BuildHasher, time::Duration};
 
 use forbear_core::{
     gate::Gate,
+    learn::Study,
     policy::BoundScope,
     scope::{MAX_SCOPES, ScopeKey},
     time::Timestamp,
@@ -32,6 +33,9 @@ struct Shard {
     gates: HashTable<Box<Entry>>,
     /// The size at which idle gates are looked for next.
     sweep_at: usize,
+    /// The size when learners without work were looked for last, and when that is done next.
+    rested: usize,
+    rest_at: Timestamp,
 }
 
 #[derive(Debug)]
@@ -84,7 +88,14 @@ impl MemoryGates {
             let mut shard = self.lock(shard_of(hash));
             let now = self.clock.now(); // under the lock, so the moments of one gate never go back
             let gate = shard.gate(scope, hash, now, self)?;
-            return Ok(step(std::slice::from_mut(gate), now));
+            let answer = step(std::slice::from_mut(gate), now);
+            let study = gate.study();
+            shard.rest(now);
+            if let Some(study) = study {
+                drop(shard);
+                self.look(&scope.key, hash, study);
+            }
+            return Ok(answer);
         }
         self.with_several(scopes, step)
     }
@@ -114,17 +125,36 @@ impl MemoryGates {
         let mut gates: Vec<Gate> = Vec::with_capacity(scopes.len());
         for (scope, hash) in scopes.iter().zip(hashes) {
             if let Some(shard) = &mut guards[place(*hash)] {
-                gates.push(shard.gate(scope, *hash, now, self)?.clone());
+                gates.push(shard.gate(scope, *hash, now, self)?.lift());
             }
         }
         let answer = step(&mut gates, now);
+        let mut studies: [Option<Study>; MAX_SCOPES] = Default::default();
+        studies.iter_mut().zip(&gates).for_each(|(study, gate)| *study = gate.study());
         for ((scope, hash), gate) in scopes.iter().zip(hashes).zip(gates) {
             if let Some(entry) = guards[place(*hash)].as_mut().and_then(|shard| shard.find(&scope.key, *hash))
             {
                 entry.gate = gate;
             }
         }
+        guards.iter_mut().flatten().for_each(|shard| shard.rest(now));
+        drop(guards);
+        for ((scope, hash), study) in scopes.iter().zip(hashes).zip(studies) {
+            if let Some(study) = study {
+                self.look(&scope.key, *hash, study);
+            }
+        }
         Ok(answer)
+    }
+
+    /// What a learner looks for takes a thousand times as long as a step, so nobody else waits for it.
+    #[cold]
+    fn look(&self, key: &ScopeKey, hash: u64, study: Study) {
+        let findings = study.run();
+        let mut shard = self.lock(shard_of(hash));
+        if let Some(entry) = shard.find(key, hash) {
+            entry.gate.studied(findings, self.clock.now());
+        }
     }
 
     /// Scopes held.
@@ -223,6 +253,14 @@ impl Shard {
         self.gates.find_mut(hash, |entry| entry.key == *key).map(|entry| &mut **entry)
     }
 
+    /// Drops the learners of scopes that nobody uses, now and then while new scopes come.
+    fn rest(&mut self, now: Timestamp) {
+        if self.gates.len() > self.rested && now >= self.rest_at {
+            self.gates.iter_mut().for_each(|entry| entry.gate.rest(now));
+            (self.rested, self.rest_at) = (self.gates.len(), now.plus(REST));
+        }
+    }
+
     fn is_crowded(&self, store: &MemoryGates) -> bool {
         self.gates.len() >= self.sweep_at.max(SWEEP_FROM).min(store.max_per_shard)
     }
@@ -238,6 +276,7 @@ impl Shard {
     fn sweep(&mut self, now: Timestamp, hasher: &foldhash::fast::RandomState) {
         self.gates.retain(|entry| !entry.gate.is_idle(now));
         self.sweep_at = self.gates.len().saturating_mul(2);
+        self.rested = self.rested.min(self.gates.len());
         if self.gates.capacity() > self.sweep_at.max(SWEEP_FROM).saturating_mul(4) {
             self.gates.shrink_to(self.sweep_at, |entry| hasher.hash_one(entry.key.as_str()));
         }
@@ -253,12 +292,14 @@ fn shard_of(hash: u64) -> usize {
 const SHARDS: usize = 128;
 /// A shard with fewer gates is not worth looking through.
 const SWEEP_FROM: usize = 512;
+/// Learners without work are looked for at most so often.
+const REST: Duration = Duration::from_secs(60);
 /// At most so many scopes that are not idle: 4 GiB of them.
 const MOST: usize = 16_000_000;
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::sync::Arc;
 
     use forbear_core::{
         attempt::{self, Ask, Decision, Finding},
@@ -271,7 +312,8 @@ mod tests {
     fn scope(name: &str) -> BoundScope {
         use forbear_core::scope::Role;
 
-        let (key, policy) = (ScopeKey::from_text(name), Arc::new(ScopePolicy::default()));
+        let policy = ScopePolicy { pace_start: f32::INFINITY, ..ScopePolicy::default() };
+        let (key, policy) = (ScopeKey::from_text(name), Arc::new(policy));
         BoundScope { key, by: None, role: Role::Run, policy }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use forbear_core::{
     gate::{Cause, Gate, Snapshot},
+    learn::{Belief, Evidence, Kept, Kind},
     policy::ScopePolicy,
     time::Timestamp,
 };
@@ -39,8 +40,82 @@ pub struct GateRecord {
     /// Since 0.2; an older writer had none, and an older reader leaves it out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pad_ms: u16,
+    /// What was learned; an older writer had none, and an older reader leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    learned: Option<Learned>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<Refused>,
+}
+
+/// What a learner keeps (L5).
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Learned {
+    at_us: u64,
+    pace: f64,
+    /// None: it was never refused.
+    limit: Option<f64>,
+    cap: Option<u32>,
+    kind: Option<String>,
+    confidence: f64,
+    rate: f64,
+    number: f64,
+    window_us: Option<u64>,
+    since_us: u64,
+    incidents: u32,
+    explained: u32,
+    refused: u32,
+    accepted: u32,
+    stated: bool,
+}
+
+impl Learned {
+    fn of(kept: &Kept) -> Learned {
+        let Belief { kind, confidence, rate, number, window, evidence } = kept.belief;
+        Learned {
+            at_us: kept.at.as_micros(),
+            pace: kept.pace,
+            limit: kept.limit.is_finite().then_some(kept.limit),
+            cap: (kept.cap != u32::MAX).then_some(kept.cap),
+            kind: kind.map(|kind| kind.as_str().to_owned()),
+            confidence,
+            rate,
+            number,
+            window_us: window.map(|window| u64::try_from(window.as_micros()).unwrap_or(u64::MAX)),
+            since_us: evidence.since.as_micros(),
+            incidents: evidence.incidents,
+            explained: evidence.explained,
+            refused: evidence.refused,
+            accepted: evidence.accepted,
+            stated: evidence.stated,
+        }
+    }
+
+    fn kept(&self, here: impl Fn(u64) -> Timestamp) -> Kept {
+        let evidence = Evidence {
+            since: here(self.since_us),
+            incidents: self.incidents,
+            explained: self.explained,
+            refused: self.refused,
+            accepted: self.accepted,
+            stated: self.stated,
+        };
+        let belief = Belief {
+            kind: self.kind.as_deref().and_then(Kind::by_name),
+            confidence: self.confidence.clamp(0.0, 1.0),
+            rate: self.rate,
+            number: self.number,
+            window: self.window_us.map(Duration::from_micros),
+            evidence,
+        };
+        Kept {
+            at: here(self.at_us),
+            pace: self.pace,
+            limit: self.limit.unwrap_or(f64::INFINITY),
+            cap: self.cap.unwrap_or(u32::MAX),
+            belief,
+        }
+    }
 }
 
 /// The credentials for which a scope was shut until there are others: enough to know that they have changed, and
@@ -106,6 +181,7 @@ impl GateRecord {
             rate: gate.rate,
             bad_rate: gate.bad_rate,
             pad_ms: gate.pad_ms,
+            learned: gate.learned.as_ref().map(Learned::of),
             refused,
         };
         serde_json::to_vec(&record).unwrap_or_default()
@@ -161,6 +237,7 @@ impl GateRecord {
             rate: self.rate,
             bad_rate: self.bad_rate,
             pad_ms: self.pad_ms,
+            learned: self.learned.as_ref().map(|learned| learned.kept(here)),
         };
         Gate::restore(policy, &kept, now)
     }
@@ -201,6 +278,25 @@ mod tests {
         let back = GateRecord::decode(&bytes, &policy, now).unwrap();
         let left = back.pause_at(now).unwrap().0.since(now).as_secs_f64();
         assert!((49.0..50.2).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn l5_what_was_learned_is_kept_and_older_records_are_read() {
+        let (policy, then) = (ScopePolicy::default(), Timestamp::from_secs(1_000));
+        let mut kept = paused(60, then).snapshot();
+        let learned = kept.learned.as_mut().expect("a refusal makes a learner");
+        (learned.pace, learned.limit) = (40.0, 42.0);
+        learned.belief.kind = Some(Kind::FixedWindow);
+        (learned.belief.number, learned.belief.window) = (2400.0, Some(Duration::from_secs(60)));
+        let bytes = GateRecord::encode(&kept, then);
+        let back = GateRecord::decode(&bytes, &policy, then).unwrap();
+        let belief = back.belief().unwrap();
+        assert_eq!((belief.kind, belief.number), (Some(Kind::FixedWindow), 2400.0));
+        assert_eq!(back.learned_rate(), Some(40.0));
+        let mut older: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        older.as_object_mut().unwrap().remove("learned");
+        let older = GateRecord::decode(older.to_string().as_bytes(), &policy, then).unwrap();
+        assert_eq!((older.belief(), older.learned_rate()), (None, kept.rate));
     }
 
     #[test]

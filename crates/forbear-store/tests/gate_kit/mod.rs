@@ -80,7 +80,7 @@ pub(crate) fn scope_with(name: &str, policy: ScopePolicy) -> BoundScope {
 }
 
 pub(crate) fn scope(name: &str) -> BoundScope {
-    scope_with(name, ScopePolicy { jitter: 0.0, ..ScopePolicy::default() })
+    scope_with(name, ScopePolicy { jitter: 0.0, pace_start: f32::INFINITY, ..ScopePolicy::default() })
 }
 
 pub(crate) async fn acquire<S: GateStore>(store: &S, scopes: &[BoundScope]) -> Result<Decision, StoreError> {
@@ -299,7 +299,9 @@ pub(crate) async fn p8_of_a_kept_pause_and_the_stores_the_longer_wins<F: Fleet>(
 /// that there is room beside a probe that falls silent.
 async fn paused<F: Fleet>(stores: &[Arc<F::Store>]) -> BoundScope {
     let (probe_lease, concurrency_start) = (600 * MS, 8);
-    let policy = ScopePolicy { jitter: 0.0, probe_lease, concurrency_start, ..ScopePolicy::default() };
+    let pace_start = f32::INFINITY;
+    let policy =
+        ScopePolicy { jitter: 0.0, probe_lease, concurrency_start, pace_start, ..ScopePolicy::default() };
     let a = scope_with("http://a:80", policy);
     let mut sent = Vec::new();
     while sent.len() < 8 {
@@ -429,8 +431,12 @@ pub(crate) async fn c1_one_rate_for_the_whole_fleet<F: Fleet>(fleet: F) {
 
 pub(crate) async fn c2_one_cap_for_the_whole_fleet<F: Fleet>(fleet: F) {
     const CAP: usize = 3;
-    let policy =
-        ScopePolicy { concurrency_start: CAP as u32, concurrency_max: CAP as u32, ..ScopePolicy::default() };
+    let policy = ScopePolicy {
+        concurrency_start: CAP as u32,
+        concurrency_max: CAP as u32,
+        pace_start: f32::INFINITY,
+        ..ScopePolicy::default()
+    };
     let a = scope_with("http://a:80", policy);
     let stores = members(&fleet, 3).await;
     let (on_wire, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -183,6 +183,7 @@ impl Settings {
         ScopePolicy {
             rates: rate.map(Rates::from).unwrap_or_default(),
             learn: self.pace == Pace::Learned,
+            pace_start: ScopePolicy::default().pace_start,
             concurrency_start: CONCURRENCY_START.min(concurrency_max),
             concurrency_max,
             backoff: self.backoff,

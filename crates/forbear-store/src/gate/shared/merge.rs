@@ -20,7 +20,7 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     );
     // The pace and the cap each are one thing, and never half of one and half of another.
     if pace(theirs) == pace(base) {
-        (out.rate, out.bad_rate, out.stated) = (mine.rate, mine.bad_rate, mine.stated);
+        (out.rate, out.bad_rate, out.credit) = (mine.rate, mine.bad_rate, mine.credit);
         (out.linear_ms, out.linear_goal, out.linear_learns) =
             (mine.linear_ms, mine.linear_goal, mine.linear_learns);
         out.stepped_ms = mine.stepped_ms;
@@ -36,9 +36,6 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     // What was counted since a count began anew belongs to the new one.
     if theirs.opened_at == base.opened_at {
         out.accepted = sum(base.accepted, mine.accepted, theirs.accepted);
-    }
-    if theirs.stepped_ms == base.stepped_ms {
-        out.step_accepted = sum(base.step_accepted, mine.step_accepted, theirs.step_accepted);
     }
     out.cap_successes = sum(base.cap_successes, mine.cap_successes, theirs.cap_successes);
     out.retry_tokens = (theirs.retry_tokens + mine.retry_tokens - base.retry_tokens).max(0.0);
@@ -97,7 +94,7 @@ fn take_pause(mine: &State, out: &mut State) {
     (out.level, out.cap_doubled) = (mine.level, mine.cap_doubled);
     (out.paused_until, out.beyond_told_ms) = (mine.paused_until, mine.beyond_told_ms);
     (out.closed_at, out.opened_at) = (mine.closed_at, mine.opened_at);
-    (out.early_probe_at, out.pause_before_ms) = (mine.early_probe_at, mine.pause_before_ms);
+    out.early_probe_at = mine.early_probe_at;
     (out.probe_held, out.probe_until, out.probe_early) =
         (mine.probe_held, mine.probe_until, mine.probe_early);
     out.accepted = mine.accepted;
@@ -111,8 +108,8 @@ fn probe(s: &State) -> (u32, u32, Timestamp, bool) {
     (s.probe_last, s.probe_held, s.probe_until, s.probe_early)
 }
 
-fn pace(s: &State) -> (Option<f32>, Option<f32>, bool, u32, f32, u32) {
-    (s.rate, s.bad_rate, s.stated, s.linear_ms, s.linear_goal, s.stepped_ms)
+fn pace(s: &State) -> (Option<f32>, Option<f32>, u32, f32, u32) {
+    (s.rate, s.bad_rate, s.linear_ms, s.linear_goal, s.stepped_ms)
 }
 
 fn cap(s: &State) -> (u16, u16, u16, u8, bool) {

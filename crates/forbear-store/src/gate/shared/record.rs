@@ -233,8 +233,6 @@ struct Fields {
     early_probe_at: Timestamp,
     #[serde(rename = "accepted", default, skip_serializing_if = "usual")]
     accepted: u32,
-    #[serde(rename = "pause_ms", default, skip_serializing_if = "usual")]
-    pause_before_ms: u32,
     #[serde(rename = "fence", default, skip_serializing_if = "usual")]
     probe_last: u32,
     #[serde(rename = "probe", default, skip_serializing_if = "usual")]
@@ -259,8 +257,6 @@ struct Fields {
     rate: Option<f32>,
     #[serde(rename = "bad_rate", default, skip_serializing_if = "usual")]
     bad_rate: Option<f32>,
-    #[serde(rename = "stated", default, skip_serializing_if = "usual")]
-    stated: bool,
     #[serde(rename = "linear_ms", default, skip_serializing_if = "usual")]
     linear_ms: u32,
     #[serde(rename = "goal", default, skip_serializing_if = "usual")]
@@ -271,8 +267,8 @@ struct Fields {
     slot_ns: u64,
     #[serde(rename = "step_ms", default, skip_serializing_if = "usual")]
     stepped_ms: u32,
-    #[serde(rename = "step_n", default, skip_serializing_if = "usual")]
-    step_accepted: u32,
+    #[serde(rename = "credit", default, skip_serializing_if = "usual")]
+    credit: f32,
     #[serde(rename = "clocks", default, skip_serializing_if = "usual")]
     clocks: [u64; forbear_core::pace::MAX_RATES],
     #[serde(rename = "largest", default, skip_serializing_if = "usual")]
