@@ -33,8 +33,8 @@ pub(super) struct Entry {
     pub(super) own: u16,
     /// Slots that the store has given ahead.
     slots: Option<Slots>,
-    /// A compare-and-set is under way; who must wait for it waits here.
-    pub(super) flying: bool,
+    /// A compare-and-set is under way; who must wait for it waits at `landed`.
+    pub(super) flying: Option<Flying>,
     pub(super) landed: Arc<Notify>,
     /// A record that was called out meanwhile.
     pub(super) called: Option<Record>,
@@ -48,6 +48,16 @@ pub(super) struct Entry {
     trust: u32,
     /// Slots that were taken ahead have passed unused: no more than were used are taken until then.
     sober_until: Timestamp,
+}
+
+/// What a compare-and-set under way makes of this member's places. Until it has landed nobody knows which record the store
+/// has, so whoever starts without asking must fit in the old one and in the new one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flying {
+    /// Places that the store will have for this member; none if the write leaves them as they are.
+    pub(super) places: Option<u16>,
+    /// Starts that count here only once it has landed.
+    pub(super) starts: u16,
 }
 
 /// How far ahead of the store's record this member may go without asking.
@@ -77,7 +87,7 @@ impl Entry {
             local,
             own: 0,
             slots: None,
-            flying: false,
+            flying: None,
             landed: Arc::default(),
             called: None,
             seen: Timestamp::ZERO,
@@ -110,6 +120,11 @@ impl Entry {
         state
     }
 
+    /// Whether it is shut here, and until when.
+    pub(super) fn pause(&self) -> (bool, Timestamp) {
+        (self.local.shut, self.local.paused_until)
+    }
+
     /// Whether the store has no part in it.
     pub(super) fn is_local(&self) -> bool {
         self.private || self.apart
@@ -126,8 +141,11 @@ impl Entry {
         if after.in_flight <= before.in_flight {
             return after.clocks == before.clocks;
         }
-        let own = self.own + (after.in_flight - before.in_flight);
+        let started = after.in_flight - before.in_flight;
+        let (underway, will_hold) = self.flying.map_or((0, None), |flying| (flying.starts, flying.places));
+        let own = self.own.saturating_add(started).saturating_add(underway);
         let held = self.base.as_ref().map_or(0, |base| base.held(me));
+        let held = will_hold.map_or(held, |places| places.min(held));
         self.slots.is_some_and(|slots| own <= held && slots.hold(after))
     }
 
@@ -317,7 +335,7 @@ impl Entry {
 
     /// The store is gone: from here on this member has only its share.
     pub(super) fn part(&mut self, me: u64, now: Timestamp) {
-        self.flying = false;
+        self.flying = None;
         self.drop_slots(now);
         let rank = self.base.as_ref().map_or(0, |base| base.rank(me, now));
         let mut gate = Gate::from_state(&self.local);
@@ -340,13 +358,15 @@ impl Entry {
 
     /// Whether it has something that the store should have by now.
     pub(super) fn is_due(&self, me: u64, now: Timestamp) -> bool {
-        if self.is_local() || self.flying {
+        if self.is_local() || self.flying.is_some() {
             return false;
         }
         let held = self.base.as_ref().map_or(0, |base| base.held(me));
         let age = now.since(self.seen);
+        // Others' changes are signs of the store's life, not of this member's.
+        let fades = self.base.as_ref().is_some_and(|base| base.left(me, now) < MEMBER_FOR * 2 / 3);
         self.dirty.is_some_and(|since| now.since(since) >= FLUSH)
-            || (self.own > 0 || held > 0) && age > MEMBER_FOR / 3
+            || (self.own > 0 || held > 0) && fades
             || held > self.own && age > FLUSH
             || self.local.shut && age > REMIND
     }
@@ -364,7 +384,7 @@ impl Entry {
 
     /// Whether nobody misses it here.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.own == 0 && self.dirty.is_none() && !self.flying && {
+        self.own == 0 && self.dirty.is_none() && self.flying.is_none() && {
             let mut state = self.local.clone();
             state.in_flight = 0;
             Gate::from_state(&state).is_idle(now)
