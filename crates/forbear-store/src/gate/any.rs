@@ -141,6 +141,16 @@ impl AnyGates {
         }
     }
 
+    /// Gives back what this member holds of a shared store, for the end of a process; what is not taken within `time` comes
+    /// back by itself some seconds later.
+    pub async fn leave(&self, time: std::time::Duration) {
+        match self {
+            AnyGates::Memory(_) => {}
+            AnyGates::File(gates) => gates.leave(time).await,
+            AnyGates::Redis(gates) => gates.leave(time).await,
+        }
+    }
+
     /// Whether other processes may change its gates.
     #[must_use]
     pub fn is_shared(&self) -> bool {

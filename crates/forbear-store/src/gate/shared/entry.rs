@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use forbear_core::{
-    gate::{Gate, State},
+    gate::{Cause, Check, Gate, State},
     pace::MAX_RATES,
     policy::ScopePolicy,
     time::Timestamp,
@@ -66,8 +66,8 @@ pub(super) struct Slots {
     clocks: [u64; MAX_RATES],
     slot_ns: u64,
     until: Timestamp,
-    /// From one slot to the next, of each clock and of the ramp. A slot that is used late by less than half of it is still
-    /// that slot, and does not move the next.
+    /// From one slot to the next, of each clock and of the ramp. A slot that is used late by less than half of the longest is
+    /// still that slot, and does not move the next.
     ways: [u64; MAX_RATES],
     way_ns: u64,
     /// Starts that they are for, and starts on them so far.
@@ -227,10 +227,15 @@ impl Entry {
             let places = u16::try_from(starts).unwrap_or(u16::MAX).min(free);
             held = own.saturating_add(places);
             if slots.is_none() && starts > 0 {
-                let from = |ns: u64| ns.max(now.as_micros() * 1000);
-                let before = (state.clocks, state.slot_ns);
                 let mut gate = Gate::from_state(&state);
-                gate.skip(&self.policy, now, f64::from(starts));
+                // Where several paces hold, a start is when the slowest of them has its slot: the others' slots are of then.
+                let when = match gate.check(&self.policy, now, 1) {
+                    Check::Wait { until, cause: Cause::Pace } => until.max(now),
+                    _ => now,
+                };
+                let from = |ns: u64| ns.max(when.as_micros() * 1000);
+                let before = (state.clocks, state.slot_ns);
+                gate.skip(&self.policy, when, f64::from(starts));
                 state = gate.to_state();
                 let last = state.clocks.into_iter().fold(state.slot_ns, u64::max);
                 let until = Timestamp::from_micros(last / 1000).max(now.plus(SLOTS_FOR)).plus(SLOTS_FOR / 4);
@@ -377,6 +382,12 @@ impl Entry {
             || self.base.as_ref().is_none_or(|base| base.members.iter().any(|member| member.id == me))
     }
 
+    /// Whether the store has it among those who use the scope.
+    pub(super) fn is_member(&self, me: u64) -> bool {
+        let known = |base: &Record| base.members.iter().any(|member| member.id == me);
+        !self.is_local() && self.base.as_ref().is_some_and(known)
+    }
+
     /// Whether the store must be asked before an answer that changes nothing is believed.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
         !self.is_local() && (self.seen == Timestamp::ZERO || now.since(self.seen) > FRESH)
@@ -482,10 +493,10 @@ impl Slots {
     }
 
     fn hold(&self, state: &State) -> bool {
-        let fits = |used: u64, most: u64, way: u64| used <= most.saturating_add(way / 2);
-        let mut clocks = state.clocks.iter().zip(self.clocks).zip(self.ways);
-        fits(state.slot_ns, self.slot_ns, self.way_ns)
-            && clocks.all(|((used, most), way)| fits(*used, most, way))
+        let late = self.ways.iter().fold(self.way_ns, |longest, way| longest.max(*way)) / 2;
+        let fits = |used: u64, most: u64| used <= most.saturating_add(late);
+        let mut clocks = state.clocks.iter().zip(self.clocks);
+        fits(state.slot_ns, self.slot_ns) && clocks.all(|(used, most)| fits(*used, most))
     }
 
     /// What a start took is so many slots, whenever in its slot it was.

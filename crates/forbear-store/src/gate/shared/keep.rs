@@ -1,6 +1,7 @@
 //! What a member does by itself: hears what the store calls, sends what is due, goes on alone and comes back (F1).
 
 use std::{
+    collections::HashSet,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -9,6 +10,7 @@ use forbear_core::scope::ScopeKey;
 
 use super::{
     Changes, Inner, Purpose, SharedChange, SharedEvent,
+    entry::Entry,
     flight::Part,
     link::{Link, LinkError, Push, Write},
     record::Record,
@@ -155,6 +157,52 @@ impl<L: Link> Inner<L> {
         }
         .into_iter()
         .for_each(|flight| drop(self.runtime.spawn(self.clone().fly(flight))));
+    }
+}
+
+impl<L: Link> Inner<L> {
+    /// Takes this member out of every scope where it has nothing on the wire.
+    pub(super) async fn leave(self: Arc<Self>) {
+        let mut seen = HashSet::new();
+        loop {
+            let now = self.clock.now();
+            let (mut flights, mut busy) = (Vec::new(), None);
+            {
+                let mut table = self.table.lock();
+                let table = &mut *table;
+                if table.alone.is_some() {
+                    return;
+                }
+                let of_mine = |(_, entry): &(&ScopeKey, &Entry)| entry.is_member(self.me) && entry.own == 0;
+                let mine = table.entries.iter().filter(of_mine).filter(|(key, _)| !seen.contains(*key));
+                let keys: Vec<ScopeKey> = mine.map(|(key, _)| key.clone()).take(AT_ONCE).collect();
+                for key in keys {
+                    let Some(entry) = table.entries.get_mut(&key) else { continue };
+                    if entry.flying.is_some() {
+                        busy = Some(entry.landed.clone().notified_owned());
+                        continue;
+                    }
+                    let before = entry.view(self.me, now, false);
+                    let part = Part {
+                        key: key.clone(),
+                        after: before.clone(),
+                        before,
+                        record: None,
+                        private: false,
+                    };
+                    seen.insert(key);
+                    flights.push(self.launch(table, vec![part], now, Purpose::Leave));
+                }
+            }
+            if flights.is_empty() {
+                let Some(landed) = busy else { return };
+                landed.await;
+                continue;
+            }
+            for flight in flights {
+                self.clone().fly(flight).await;
+            }
+        }
     }
 }
 

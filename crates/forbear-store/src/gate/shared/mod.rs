@@ -93,6 +93,8 @@ enum Purpose {
     Queue,
     /// What has waited here for long enough.
     Flush,
+    /// This member goes.
+    Leave,
 }
 
 impl<L: Link> SharedGates<L> {
@@ -120,6 +122,12 @@ impl<L: Link> SharedGates<L> {
     /// The key by which all members name accounts (K1).
     pub(crate) async fn account_key(&self) -> Result<[u8; 32], LinkError> {
         self.0.account_key().await
+    }
+
+    /// Gives back what this member holds, and is a member of nothing any more until it starts something again. What the store
+    /// does not take within `time` comes back by itself.
+    pub(crate) async fn leave(&self, time: Duration) {
+        let _ = tokio::time::timeout(time, self.0.clone().leave()).await;
     }
 
     /// Where the store's calls go.
@@ -328,7 +336,8 @@ impl<L: Link> Inner<L> {
                 keep: Duration::ZERO,
             };
             let queue = purpose == Purpose::Queue;
-            let holds = purpose == Purpose::Flush && entry.holds(self.me);
+            let leaves = purpose == Purpose::Leave;
+            let holds = leaves || purpose == Purpose::Flush && entry.holds(self.me);
             let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
             let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
             if tells {
@@ -341,10 +350,14 @@ impl<L: Link> Inner<L> {
                     let slack_ms = u32::try_from(slack.as_micros().div_ceil(1000)).unwrap_or(0);
                     part.after.beyond_told_ms = part.after.beyond_told_ms.saturating_add(slack_ms);
                 }
-                let (record, slots) =
+                let (mut record, slots) =
                     entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
+                if leaves {
+                    record.forget(self.me);
+                }
                 let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
                 tell |= crowded
+                    || leaves
                     || joins
                     || slots.is_some()
                     || merge::is_loud(&part.before, &part.after)

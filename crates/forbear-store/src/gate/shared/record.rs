@@ -142,6 +142,11 @@ impl Record {
         }
     }
 
+    /// `me` uses the scope no more.
+    pub(super) fn forget(&mut self, me: u64) {
+        self.members.retain(|member| member.id != me);
+    }
+
     /// Moves every moment from one clock to another that is ahead by `us`.
     pub(super) fn shift(&mut self, us: i64) {
         if us == 0 {

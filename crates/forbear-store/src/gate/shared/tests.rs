@@ -151,7 +151,8 @@ async fn turns(count: u32) {
 async fn c2_a_place_that_is_being_given_back_is_not_used() {
     let world = Arc::new(World::default());
     let (one, other, a) = (world.member(), world.member(), scope(2));
-    (one.greet().await.unwrap(), other.greet().await.unwrap());
+    one.greet().await.unwrap();
+    other.greet().await.unwrap();
     // The other one uses the scope as well; the first has started often enough to be given places ahead.
     let first = take(&other, &a).await.unwrap();
     succeed(&other, &a, first).await;
