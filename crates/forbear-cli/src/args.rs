@@ -26,6 +26,9 @@ pub(crate) enum Command {
     /// Fetch URLs at the pace that their servers allow
     #[command(after_help = FETCH_EXAMPLE)]
     Fetch(FetchArgs),
+    /// Gates that processes share: look at them, pause and resume scopes
+    #[command(after_help = GATE_EXAMPLE)]
+    Gate(GateArgs),
     /// Look at a job, or put items back into it
     #[command(after_help = JOB_EXAMPLE)]
     Job(JobArgs),
@@ -49,6 +52,9 @@ pub(crate) struct SettingsArgs {
     /// Policy: polite, shared-gate, retry-after, jitter-bucket, proxy-queue, exit-state, or a file [default: polite]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) policy: Option<String>,
+    /// Where gates live: memory, a file for the processes of this machine, or redis://HOST for a fleet [default: memory]
+    #[arg(long, value_name = "GATE", value_parser = secret)]
+    pub(crate) gate: Option<Secret>,
     /// Exit: http, https, socks5 or socks5h, like http://user:password@host:8080; may be repeated
     #[arg(long, value_name = "URL", value_parser = secret)]
     pub(crate) proxy: Vec<Secret>,
@@ -124,6 +130,68 @@ pub(crate) enum Progress {
     Plain,
     /// Nothing but what needs attention
     None,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GateArgs {
+    #[command(subcommand)]
+    pub(crate) command: GateCommand,
+}
+
+/// Which store.
+#[derive(Args, Debug)]
+pub(crate) struct GateAt {
+    /// The store: a file, redis://HOST, or the job of a run with its gates in memory [default: `gate` of the configuration]
+    #[arg(long, value_name = "GATE", value_parser = secret)]
+    pub(crate) gate: Option<Secret>,
+    /// Configuration file [default: forbear.toml here, else the user's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GateCommand {
+    /// Every scope: its state, why, until when, pace and incidents
+    List {
+        #[command(flatten)]
+        at: GateAt,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Everything that is known of one scope
+    Show {
+        /// Its name, or a beginning that no other has
+        scope: String,
+        #[command(flatten)]
+        at: GateAt,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Start nothing of a scope for a time; a longer pause stays as it is
+    Pause {
+        /// Its name, or a beginning that no other has; an origin need not be in use yet
+        scope: String,
+        /// For how long, like 10m
+        time: String,
+        #[command(flatten)]
+        at: GateAt,
+    },
+    /// End a scope's pause: one request tests, and the others follow if it passes
+    Resume {
+        /// Its name, or a beginning that no other has
+        scope: String,
+        #[command(flatten)]
+        at: GateAt,
+    },
+    /// Open a scope at once, without a test
+    Clear {
+        /// Its name, or a beginning that no other has
+        scope: String,
+        #[command(flatten)]
+        at: GateAt,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -256,6 +324,8 @@ impl SettingsArgs {
             Some(Flag { flag, host: None, key, value: value.clone()? })
         };
         let mut flags: Vec<Flag> = top.into_iter().filter_map(given).collect();
+        let gate = self.gate.as_ref().map(|gate| gate.expose().to_owned());
+        flags.extend(gate.map(|value| Flag { flag: "--gate", host: None, key: "gate", value }));
         for text in &self.host_rate {
             let (host, rate) = text
                 .rsplit_once('=')
@@ -319,6 +389,11 @@ The same command line resumes what was interrupted.
 
 Exit status: 0 all done, 1 internal, 2 usage or configuration, 3 some failed, 4 work is left,
 5 no usable exit, 6 a store cannot be reached, 130 interrupted.";
+const GATE_EXAMPLE: &str = "\
+Examples:
+  forbear gate list --gate redis://gates.internal
+  forbear gate pause https://api.example.com 10m --gate redis://gates.internal
+  forbear gate show https://api.example.com --gate /var/lib/forbear/gates.db";
 const JOB_EXAMPLE: &str = "\
 Examples:
   forbear job show out.jsonl.job

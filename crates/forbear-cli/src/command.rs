@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use forbear::exit::ExitUrl;
+use forbear_store::gate::GateAddress;
 
 /// The words of this process, the program's own name as `forbear`.
 pub(crate) fn line() -> String {
@@ -36,20 +37,27 @@ fn hide(text: &str, words: &[String]) -> String {
 
 /// Every word as it may be shown.
 fn shown(words: &[String]) -> Vec<Cow<'_, str>> {
-    let mut is_exit = false;
+    let mut before: Option<&Flag> = None;
     words
         .iter()
         .map(|word| {
-            let after_flag = std::mem::replace(&mut is_exit, word == FLAG);
-            if after_flag {
-                return exit(word);
+            if let Some((_, show)) =
+                std::mem::replace(&mut before, FLAGS.iter().find(|(flag, _)| word == flag))
+            {
+                return show(word);
             }
-            match word.strip_prefix(FLAG).and_then(|rest| rest.strip_prefix('=')) {
-                Some(value) => Cow::Owned(format!("{FLAG}={}", exit(value))),
-                None => other(word),
-            }
+            let given = FLAGS.iter().find_map(|(flag, show)| {
+                let value = word.strip_prefix(flag)?.strip_prefix('=')?;
+                Some(format!("{flag}={}", show(value)))
+            });
+            given.map_or_else(|| other(word), Cow::Owned)
         })
         .collect()
+}
+
+/// A word that is the address of a gate store.
+fn gate(word: &str) -> Cow<'_, str> {
+    word.parse::<GateAddress>().map_or(Cow::Borrowed("***"), |address| Cow::Owned(address.to_string()))
 }
 
 /// A word that is an exit, or was to be one.
@@ -91,7 +99,9 @@ fn quoted(word: &str) -> String {
     }
 }
 
-const FLAG: &str = "--proxy";
+/// A flag whose value may hold a secret, and how that is shown.
+type Flag = (&'static str, fn(&str) -> Cow<'_, str>);
+const FLAGS: &[Flag] = &[("--proxy", exit), ("--gate", gate)];
 
 #[cfg(test)]
 mod tests {
@@ -112,6 +122,11 @@ mod tests {
             ("--proxy h:80:u:S3cr3t x", "--proxy http://***@h:80 x"),
             ("--proxy socks4://u:S3cr3t@h x", "--proxy *** x"),
             ("--proxies proxies.txt", "--proxies proxies.txt"),
+            ("--gate redis://u:S3cr3t@h:1/2 x", "--gate redis://***@h:1/2 x"),
+            ("--gate=redis://:S3@cr3t@h", "--gate=redis://***@h"),
+            ("--gate gates.db x", "--gate gates.db x"),
+            ("--gate redis://h?password=S3cr3t", "--gate redis://h"),
+            ("--gat redis://:S3cr3t@h", "--gat ***"),
             ("--proxi=http://u:S3cr3t@h", "--proxi=http://***@h:80"),
             ("--proxies http://u:S3cr3t@h", "--proxies http://***@h:80"),
             ("fetch h:80:u:S3cr3t", "fetch http://***@h:80"),

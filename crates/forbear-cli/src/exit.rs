@@ -69,6 +69,11 @@ impl Failure {
         Failure { exit, message }
     }
 
+    /// With this status.
+    pub(crate) fn with(exit: Exit, message: impl fmt::Display) -> Failure {
+        Failure { exit, message: message.to_string() }
+    }
+
     /// The command line or the configuration is at fault.
     pub(crate) fn usage(message: impl fmt::Display) -> Failure {
         Failure { exit: Exit::Usage, message: message.to_string() }

@@ -5,13 +5,17 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::Arc,
+    time::Duration,
 };
 
 use forbear::{
     engine::{Broken, End, FetchError, FetchOptions, KeepBodies, Run, Stop, Summary, plan},
     input::Source,
 };
-use forbear_store::queue::{InputEnd, OutputTarget};
+use forbear_store::{
+    gate::StoreError,
+    queue::{InputEnd, OutputTarget},
+};
 
 use crate::{
     args::{Bodies, FetchArgs, Progress},
@@ -45,7 +49,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let display = Arc::new(Display::new(args.progress, io::stderr().is_terminal()));
     let shown = display.clone();
     let options = FetchOptions { settings, job: job.clone(), output, input: source, bodies };
-    let run = Run::open(options, Arc::new(move |event| shown.event(&event))).map_err(failure)?;
+    let run = Run::open(options, Arc::new(move |event| shown.event(&event))).await.map_err(failure)?;
     let stop = Stop::default();
     listen(&stop, display.clone());
     display.watch(run.watch());
@@ -55,6 +59,11 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let closed = summary.broken == Some(Broken::OutputClosed);
     if temporary && (closed || summary.end == End::Complete) {
         remove_job(&job);
+    }
+    let losses = summary.gate_losses;
+    if losses.times > 0 {
+        let alone = shown_seconds(losses.alone);
+        shell::say(format_args!("the gate store was lost {}, for {alone} in all", times(losses.times)));
     }
     if closed {
         return Ok(Exit::Done); // whoever read the output has seen enough
@@ -79,6 +88,14 @@ fn job_path(args: &FetchArgs) -> (PathBuf, bool) {
         (None, _, Some(input)) if input != Path::new("-") => (beside(input), true),
         _ => (PathBuf::from("forbear.job"), true),
     }
+}
+
+fn times(n: u64) -> String {
+    if n == 1 { "once".to_owned() } else { format!("{n} times") }
+}
+
+fn shown_seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 fn remove_job(job: &Path) {
@@ -163,7 +180,8 @@ fn last_line(summary: &Summary) {
 
 fn failure(error: FetchError) -> Failure {
     let exit = match &error {
-        FetchError::Gate(_) => Exit::StoreUnreachable,
+        FetchError::Gate { source: StoreError::Address, .. } => Exit::Usage,
+        FetchError::Gate { .. } => Exit::StoreUnreachable,
         FetchError::Thread(_) => Exit::Internal,
         // A job, an input or a place for bodies that cannot be used: the message says which, and what to do.
         _ => Exit::Usage,

@@ -7,6 +7,7 @@ mod demo;
 mod exit;
 mod explain;
 mod fetch;
+mod gate;
 mod job;
 mod progress;
 mod shell;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Fetch(args) => on_runtime(fetch::run(args)),
+        Command::Gate(args) => on_runtime(gate::run(args)),
         Command::Job(args) => on_runtime(job::run(args)),
         Command::Demo(args) => on_runtime(demo::run(args)),
     }

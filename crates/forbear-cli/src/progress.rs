@@ -190,6 +190,9 @@ fn short(numbers: &Numbers) -> String {
     let ended = counts.imported.saturating_sub(counts.open());
     let rate = ended as f64 / numbers.elapsed.as_secs_f64().max(0.001);
     let mut text = format!("{rate:.0}/s, {} in flight", numbers.in_flight);
+    if numbers.gate_lost {
+        text.push_str(", gate store lost");
+    }
     if let Some(exits) = &numbers.exits {
         text.push_str(&format!(", exits {}/{}", exits.usable, exits.all));
     }

@@ -42,7 +42,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
                 println!("{event}");
             }
         }),
-    )?;
+    )
+    .await?;
 
     // Ctrl-C asks it to stop: what is in flight ends or is given back, and the job is saved.
     let stop = Stop::default();

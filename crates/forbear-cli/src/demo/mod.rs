@@ -132,6 +132,7 @@ async fn fetch(spec: &Spec, paths: &[String], view: &mut View, stop: &Stop) -> R
 
     let told = view.teller();
     let run = Run::open(options(dir.path(), input), Arc::new(move |event| told.event(&event)))
+        .await
         .map_err(|e| Failure::of(&e, Exit::Internal))?;
     let summary = view
         .follow("fetch", &server, run.run(stop.clone()))

@@ -4,6 +4,8 @@ mod export;
 mod list;
 mod show;
 
+pub(crate) use self::show::due;
+
 use std::{
     borrow::Cow,
     io::{self, Write},
@@ -72,7 +74,7 @@ fn open(job: &Path) -> Result<JobFile, Failure> {
 }
 
 /// What is wrong, where, and what to do about it.
-fn failure(job: &Path, error: &QueueError) -> Failure {
+pub(crate) fn failure(job: &Path, error: &QueueError) -> Failure {
     let mut by_default = job.as_os_str().to_owned();
     by_default.push(".job");
     let by_default = PathBuf::from(by_default);
@@ -139,7 +141,7 @@ fn redactor(job: &Path, config: Option<&Path>, summary: &Summary) -> Result<Reda
 }
 
 /// Text from outside, without what a terminal would obey.
-fn plain(text: &str) -> Cow<'_, str> {
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.replace(char::is_control, "\u{fffd}"))
     } else {

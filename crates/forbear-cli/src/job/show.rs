@@ -421,7 +421,7 @@ fn lane_name(key: &str) -> String {
 }
 
 /// A deadline: rounded up, for nothing starts before it (T2).
-pub(super) fn due(at: Timestamp) -> String {
+pub(crate) fn due(at: Timestamp) -> String {
     rfc3339(at.plus(Duration::from_micros(999)))
 }
 

@@ -112,7 +112,7 @@ async fn waiting(told: u64, hold_max: u64) -> (usize, u64) {
         input: Some(Source::File(job.path("urls.txt"))),
         bodies: KeepBodies::Inline,
     };
-    let run = Run::open(options, Arc::new(|_| {})).unwrap();
+    let run = Run::open(options, Arc::new(|_| {})).await.unwrap();
     let watch = run.watch();
     let ended = tokio::spawn(run.run(Stop::default()));
     until("the item waits", || {

@@ -247,6 +247,15 @@ impl Gate {
         policy.rates.spend_burst(&mut self.clocks, now);
     }
 
+    /// An operator ends the pause at `now`: one request tests, as after any other pause (P2's exception).
+    pub fn resume(&mut self, now: Timestamp) {
+        if self.shut {
+            self.paused_until = self.paused_until.min(now);
+            self.beyond_told_ms = 0;
+            self.early_probe_at = Timestamp::ZERO;
+        }
+    }
+
     /// Whether it lets nothing through but a probe.
     #[must_use]
     pub fn is_shut(&self) -> bool {

@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr};
 
 use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 
-use super::{FileGates, GateStore, MemoryGates, RedisGates, SharedOptions, StoreError};
+use super::{FileGates, GateStore, MemoryGates, RedisGates, SharedOptions, StoreError, redis};
 
 /// Where the gates of a fleet are: `memory`, `redis://...`, `rediss://...`, or else a file.
 ///
@@ -59,6 +59,31 @@ impl GateAddress {
     }
 }
 
+impl GateAddress {
+    /// Whether several processes can share what is there.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, GateAddress::Memory)
+    }
+
+    /// Whether there is a kind of store with such addresses; nothing is asked.
+    #[must_use]
+    pub fn is_of_a_store(&self) -> bool {
+        match self {
+            GateAddress::Memory => true,
+            GateAddress::File(path) => !path.as_os_str().is_empty(),
+            GateAddress::Redis(url) => redis::is_url(&url.0),
+        }
+    }
+}
+
+impl RedisAddress {
+    /// With its password, for the connection and for nothing else.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for GateAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,6 +129,34 @@ pub enum AnyGates {
 }
 
 impl AnyGates {
+    /// The key by which all members of a fleet name accounts (K1); none where there is no fleet.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`] where the store does not answer.
+    pub async fn account_key(&self) -> Result<Option<[u8; 32]>, StoreError> {
+        match self {
+            AnyGates::Memory(_) => Ok(None),
+            AnyGates::File(gates) => gates.account_key().await.map(Some),
+            AnyGates::Redis(gates) => gates.account_key().await.map(Some),
+        }
+    }
+
+    /// Gives back what this member holds of a shared store, for the end of a process; what is not taken within `time` comes
+    /// back by itself some seconds later.
+    pub async fn leave(&self, time: std::time::Duration) {
+        match self {
+            AnyGates::Memory(_) => {}
+            AnyGates::File(gates) => gates.leave(time).await,
+            AnyGates::Redis(gates) => gates.leave(time).await,
+        }
+    }
+
+    /// Whether other processes may change its gates.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        !matches!(self, AnyGates::Memory(_))
+    }
+
     /// Whether a shared store is lost, and this member goes on alone.
     #[must_use]
     pub fn is_alone(&self) -> bool {

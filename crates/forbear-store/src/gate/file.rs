@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use super::{
     SharedOptions, StoreError,
     clock::{boot_now, wall_now},
-    shared::{Link, LinkError, Push, Reply, SharedGates, Write, member_of_a_fleet},
+    shared::{Link, LinkError, Page, Push, Reply, SharedGates, Write, member_of_a_fleet},
 };
 
 /// Gates that every process of this machine shares that names the same file.
@@ -34,10 +34,9 @@ impl FileGates {
     /// # Errors
     /// [`StoreError::Unreachable`] where the file cannot be used.
     pub async fn open(path: &Path, options: SharedOptions) -> Result<FileGates, StoreError> {
-        let connection = connect(path).map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
+        let connection = connect(path)?;
         // One that listens and one that calls: calling never waits for a process that does not read.
-        let mouth = UnixDatagram::unbound().and_then(|mouth| mouth.set_nonblocking(true).map(|()| mouth));
-        let mouth = mouth.map_err(StoreError::Unreachable)?;
+        let mouth = mouth().map_err(StoreError::Unreachable)?;
         let (socket, mine) = listen(path).map_err(StoreError::Unreachable)?;
         let listener: Arc<OnceLock<Listener>> = Arc::default();
         let gone = Arc::new(AtomicBool::new(false));
@@ -50,12 +49,12 @@ impl FileGates {
             path: path.into(),
             connection: Arc::new(Mutex::new(connection)),
             socket: mouth,
-            mine,
+            mine: Some(mine),
             gone,
         };
         let gates = SharedGates::new(link, options);
         let _ = listener.set(Box::new(gates.listener()));
-        gates.greet().await.map_err(|error| StoreError::Unreachable(io::Error::other(error)))?;
+        gates.greet().await?;
         Ok(FileGates(gates))
     }
 }
@@ -64,12 +63,32 @@ member_of_a_fleet!(FileGates);
 
 type Listener = Box<dyn Fn(Push) + Send + Sync>;
 
-struct FileLink {
+/// The way to a file that is there already, for whoever only looks or calls.
+pub(super) fn outside(path: &Path) -> Result<FileLink, StoreError> {
+    if !path.exists() {
+        return Err(StoreError::Unreachable(io::ErrorKind::NotFound.into()));
+    }
+    Ok(FileLink {
+        path: path.into(),
+        connection: Arc::new(Mutex::new(connect(path)?)),
+        socket: mouth().map_err(StoreError::Unreachable)?,
+        mine: None,
+        gone: Arc::default(),
+    })
+}
+
+fn mouth() -> io::Result<UnixDatagram> {
+    let mouth = UnixDatagram::unbound()?;
+    mouth.set_nonblocking(true)?;
+    Ok(mouth)
+}
+
+pub(super) struct FileLink {
     path: PathBuf,
     connection: Arc<Mutex<Connection>>,
     socket: UnixDatagram,
-    /// Where this process listens.
-    mine: PathBuf,
+    /// Where this process listens, if it does.
+    mine: Option<PathBuf>,
     gone: Arc<AtomicBool>,
 }
 
@@ -88,8 +107,16 @@ impl Link for FileLink {
     async fn reconnect(&self) -> Result<(), LinkError> {
         let path = self.path.clone();
         let fresh = tokio::task::spawn_blocking(move || connect(&path)).await.map_err(io::Error::other)?;
-        *self.connection.lock() = fresh.map_err(fault)?;
+        *self.connection.lock() = fresh?;
         Ok(())
+    }
+
+    async fn page(&self, cursor: Option<&str>) -> Result<Page, LinkError> {
+        let (connection, after) = (self.connection.clone(), cursor.unwrap_or_default().to_owned());
+        let page = move || page(&connection.lock(), &after).map_err(fault);
+        let values = tokio::task::spawn_blocking(page).await.map_err(io::Error::other)??;
+        let next = if values.len() < PAGE { None } else { values.last().map(|(key, _)| key.clone()) };
+        Ok((values, next))
     }
 }
 
@@ -97,7 +124,9 @@ impl FileLink {
     /// Calls every process that listens. One that is gone has left its socket behind: it is removed.
     fn tell(&self, writes: &[Write]) {
         let Ok(others) = fs::read_dir(news_of(&self.path)) else { return };
-        for other in others.flatten().map(|entry| entry.path()).filter(|path| *path != self.mine) {
+        for other in
+            others.flatten().map(|entry| entry.path()).filter(|path| Some(path) != self.mine.as_ref())
+        {
             for write in writes.iter().filter(|write| !write.value.is_empty()) {
                 let mut news = write.key.clone().into_bytes();
                 news.push(0);
@@ -117,7 +146,9 @@ impl FileLink {
 impl Drop for FileLink {
     fn drop(&mut self) {
         self.gone.store(true, Relaxed);
-        let _ = fs::remove_file(&self.mine);
+        if let Some(mine) = &self.mine {
+            let _ = fs::remove_file(mine);
+        }
     }
 }
 
@@ -165,28 +196,66 @@ fn store_now(connection: &Connection) -> Result<Timestamp, rusqlite::Error> {
     Ok(moment(now))
 }
 
-fn connect(path: &Path) -> Result<Connection, rusqlite::Error> {
-    let connection = Connection::open(path)?;
+fn page(connection: &Connection, after: &str) -> Result<Vec<(String, Vec<u8>)>, rusqlite::Error> {
+    let mut get = connection.prepare_cached(
+        "SELECT scope, value FROM gate WHERE scope > ?1 AND keep_until > ?2 ORDER BY scope LIMIT ?3",
+    )?;
+    let now = number(store_now(connection)?);
+    let rows = get.query_map((after, now, PAGE as i64), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
+}
+
+fn connect(path: &Path) -> Result<Connection, LinkError> {
+    private(path)?;
+    let connection = Connection::open(path).map_err(fault)?;
+    refuse_others(&connection)?;
+    prepare(&connection).map_err(fault)?;
+    Ok(connection)
+}
+
+/// What the key of accounts can be read from is its owner's alone (K1).
+fn private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Only a file of gates, or nothing at all, is opened: what is a job, or anybody else's, stays as it is (J4).
+fn refuse_others(connection: &Connection) -> Result<(), LinkError> {
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    let (application, version) =
+        (number("application_id").map_err(fault)?, number("user_version").map_err(fault)?);
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(fault)?;
+    let other = |text: &str| Err(LinkError::Io(io::Error::other(text.to_owned())));
+    match (application, tables) {
+        (APPLICATION_ID, _) if version > VERSION => other("it was made by a later version of this program"),
+        (APPLICATION_ID, _) | (0, 0) => Ok(()),
+        (A_JOB, _) => other("it is a job, not a file of gates"),
+        _ => other("it is a file of another program"),
+    }
+}
+
+fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.busy_timeout(BUSY)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    if version > VERSION {
-        return Err(rusqlite::Error::InvalidQuery);
-    }
     connection.execute_batch(
         "BEGIN IMMEDIATE;
          CREATE TABLE IF NOT EXISTS gate (scope TEXT PRIMARY KEY, value BLOB NOT NULL, keep_until INTEGER NOT NULL)
              WITHOUT ROWID;
          CREATE TABLE IF NOT EXISTS clock (boot TEXT NOT NULL, ahead_us INTEGER NOT NULL, last_us INTEGER NOT NULL);
          INSERT INTO clock SELECT '', 0, 0 WHERE NOT EXISTS (SELECT 1 FROM clock);
+         PRAGMA application_id = 0x666f7267;
          PRAGMA user_version = 1;
          COMMIT;",
     )?;
-    let now = number(store_now(&connection)?);
+    let now = number(store_now(connection)?);
     connection.execute("UPDATE clock SET last_us = ?1", [now])?;
     connection.execute("DELETE FROM gate WHERE keep_until <= ?1", [now])?;
-    Ok(connection)
+    Ok(())
 }
 
 /// A socket of this process's own, in the directory beside the file.
@@ -220,7 +289,11 @@ fn hear(socket: &UnixDatagram, listener: &OnceLock<Listener>, gone: &AtomicBool)
 fn fault(error: rusqlite::Error) -> LinkError {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseBusy) => LinkError::Hung,
-        code => LinkError::Io(io::Error::other(format!("the gates' file cannot be used ({code:?})"))),
+        Some(rusqlite::ErrorCode::NotADatabase) => LinkError::Io(io::Error::other("it is no file of gates")),
+        Some(rusqlite::ErrorCode::DiskFull) => LinkError::Io(io::ErrorKind::StorageFull.into()),
+        Some(rusqlite::ErrorCode::ReadOnly) => LinkError::Io(io::ErrorKind::ReadOnlyFilesystem.into()),
+        Some(rusqlite::ErrorCode::CannotOpen) => LinkError::Io(io::ErrorKind::NotFound.into()),
+        code => LinkError::Io(io::Error::other(format!("the file cannot be used ({code:?})"))),
     }
 }
 
@@ -233,6 +306,12 @@ fn moment(us: i64) -> Timestamp {
     Timestamp::from_micros(u64::try_from(us).unwrap_or(0))
 }
 
+/// "forg", so that a file of gates can be told from any other.
+const APPLICATION_ID: i64 = 0x666f_7267;
+/// What a job's file has there.
+const A_JOB: i64 = 0x666f_7262;
+/// Scopes that are listed at once.
+const PAGE: usize = 500;
 /// The version of the file's tables.
 const VERSION: i64 = 1;
 /// Another process that holds the file for so long is not well.

@@ -2,6 +2,7 @@
 
 mod any;
 mod clock;
+mod desk;
 mod file;
 mod memory;
 mod record;
@@ -15,11 +16,12 @@ use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 pub use self::{
     any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,
+    desk::GateDesk,
     file::FileGates,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},
     redis::RedisGates,
-    shared::{SharedCounts, SharedEvent, SharedOptions},
+    shared::{SharedChange, SharedCounts, SharedEvent, SharedMember, SharedOptions, SharedScope},
 };
 
 /// Where the gates of scopes live, for one process or for a fleet.
@@ -61,6 +63,15 @@ pub enum StoreError {
     /// The address is none of a store.
     #[error("this is no address of a gate store; one looks like redis://HOST:PORT")]
     Address,
+    /// Others change the scope faster than it can be changed.
+    #[error("gave up on a gate after {attempts} writes that came too late")]
+    Contended {
+        /// How often it was tried.
+        attempts: u32,
+    },
+    /// What the store has of a scope cannot be used.
+    #[error("{0}")]
+    Record(Box<dyn std::error::Error + Send + Sync>),
     /// It holds as many scopes as it may, and none of them is idle.
     #[error(
         "the gate store holds {scopes} scopes, none of them idle; try again when some requests have come back"
@@ -69,4 +80,19 @@ pub enum StoreError {
         /// How many it holds.
         scopes: usize,
     },
+}
+
+impl StoreError {
+    fn record(fault: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+        StoreError::Record(Box::new(fault))
+    }
+}
+
+impl From<shared::LinkError> for StoreError {
+    fn from(error: shared::LinkError) -> StoreError {
+        StoreError::Unreachable(match error {
+            shared::LinkError::Io(error) => error,
+            other => io::Error::other(other.to_string()),
+        })
+    }
 }

@@ -6,18 +6,19 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use forbear_core::time::Timestamp;
 use parking_lot::Mutex;
 use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
-    Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Value, aio::MultiplexedConnection,
 };
 
 use super::{
-    SharedOptions, StoreError,
-    shared::{Link, LinkError, Push, Reply, SharedGates, Write, member_of_a_fleet},
+    SharedEvent, SharedOptions, StoreError,
+    shared::{Link, LinkError, Page, Push, Reply, SharedGates, Write, member_of_a_fleet},
 };
 
 /// Gates that every process shares that uses the same Redis (6.2 or later) or Valkey.
@@ -33,32 +34,47 @@ impl RedisGates {
     /// [`StoreError::Address`] for what is no such URL, [`StoreError::Unreachable`] if no server answers. Neither shows
     /// the password.
     pub async fn connect(url: &str, options: SharedOptions) -> Result<RedisGates, StoreError> {
-        let info = url.into_connection_info().map_err(|_| StoreError::Address)?;
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let client = Client::open(info.set_redis_settings(settings)).map_err(|_| StoreError::Address)?;
-        let link = RedisLink {
-            client,
-            patience: options.patience,
-            connection: Mutex::new(None),
-            listener: Arc::default(),
-            generation: Arc::default(),
-        };
+        let link = outside(url, options.patience).await?;
+        if let Some(policy) = link.evicts().await {
+            (options.events)(SharedEvent::Evicts { policy });
+        }
         let listener = link.listener.clone();
-        link.reconnect().await.map_err(unreachable)?;
         let gates = SharedGates::new(link, options);
         let _ = listener.set(Box::new(gates.listener()));
-        gates.greet().await.map_err(unreachable)?;
+        gates.greet().await?;
         Ok(RedisGates(gates))
     }
 }
 
 member_of_a_fleet!(RedisGates);
 
+/// The way to a server, for whoever only looks or calls.
+pub(super) async fn outside(url: &str, patience: Duration) -> Result<RedisLink, StoreError> {
+    let info = url.into_connection_info().map_err(|_| StoreError::Address)?;
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let client = Client::open(info.set_redis_settings(settings)).map_err(|_| StoreError::Address)?;
+    let link = RedisLink {
+        client,
+        patience,
+        connection: Mutex::new(None),
+        listener: Arc::default(),
+        generation: Arc::default(),
+    };
+    let connected = tokio::time::timeout(patience, link.reconnect()).await;
+    connected.unwrap_or(Err(LinkError::Hung))?;
+    Ok(link)
+}
+
+/// Whether this is the URL of a Redis.
+pub(super) fn is_url(url: &str) -> bool {
+    url.into_connection_info().is_ok()
+}
+
 type Listener = Box<dyn Fn(Push) + Send + Sync>;
 
-struct RedisLink {
+pub(super) struct RedisLink {
     client: Client,
-    patience: std::time::Duration,
+    patience: Duration,
     /// The connection, and what the server calls the script.
     connection: Mutex<Option<(MultiplexedConnection, Arc<str>)>>,
     listener: Arc<OnceLock<Listener>>,
@@ -99,6 +115,25 @@ impl Link for RedisLink {
         Ok(Reply { time, found: (!found.is_empty()).then_some(found) })
     }
 
+    async fn page(&self, cursor: Option<&str>) -> Result<Page, LinkError> {
+        let connection = self.connection.lock().clone();
+        let Some((mut connection, _)) = connection else {
+            return Err(LinkError::Io(io::ErrorKind::NotConnected.into()));
+        };
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor.unwrap_or("0")).arg("MATCH").arg(format!("{PREFIX}*")).arg("COUNT").arg(500);
+        let (next, keys): (String, Vec<String>) = scan.query_async(&mut connection).await.map_err(fault)?;
+        let mut values = Vec::new();
+        if !keys.is_empty() {
+            let mut get = redis::cmd("MGET");
+            get.arg(&keys);
+            let found: Vec<Option<Vec<u8>>> = get.query_async(&mut connection).await.map_err(fault)?;
+            let scopes = keys.iter().map(|key| scope_of(key));
+            values.extend(scopes.zip(found).filter_map(|(scope, value)| Some((scope?.to_owned(), value?))));
+        }
+        Ok((values, (next != "0").then_some(next)))
+    }
+
     async fn reconnect(&self) -> Result<(), LinkError> {
         let generation = self.generation.fetch_add(1, Relaxed) + 1;
         let (listener, present) = (self.listener.clone(), self.generation.clone());
@@ -122,6 +157,18 @@ impl Link for RedisLink {
         connection.subscribe(CHANNEL).await.map_err(fault)?;
         *self.connection.lock() = Some((connection, sha.into()));
         Ok(())
+    }
+}
+
+impl RedisLink {
+    /// The name of a policy by which it throws away what it keeps before its time. A server that does not tell is not asked twice.
+    async fn evicts(&self) -> Option<String> {
+        let (mut connection, _) = self.connection.lock().clone()?;
+        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.ok()?;
+        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let policy = value("maxmemory_policy:").filter(|policy| *policy != "noeviction")?;
+        // Every key of ours has its time to live, so policies about those alone take them just as well.
+        (value("maxmemory:") != Some("0") || policy.starts_with("allkeys-")).then(|| policy.to_owned())
     }
 }
 
@@ -178,18 +225,14 @@ fn fault(error: RedisError) -> LinkError {
     if error.is_timeout() {
         return LinkError::Hung;
     }
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return LinkError::Answer(error.code().unwrap_or("AUTHENTICATION").to_owned());
+    }
     match error.code() {
         Some(code) => LinkError::Answer(code.to_owned()),
         None if error.is_connection_refusal() => LinkError::Io(io::ErrorKind::ConnectionRefused.into()),
         None => LinkError::Io(io::Error::other(error.category().to_owned())),
     }
-}
-
-fn unreachable(error: LinkError) -> StoreError {
-    StoreError::Unreachable(match error {
-        LinkError::Io(error) => error,
-        other => io::Error::other(other.to_string()),
-    })
 }
 
 const SCRIPT: &str = include_str!("redis.lua");

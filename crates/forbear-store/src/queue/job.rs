@@ -26,13 +26,16 @@ pub struct JobOptions {
     /// Records that are finished but not durable yet may take this much memory, in KiB, each at least one. Default
     /// 16 MiB: with a commit in 50 ms, enough for 300,000 small records a second. One may always pass, however large.
     pub unsaved_kib_max: u32,
+    /// The key by which a job that is made now names accounts; one that is there already keeps its own. Default: a key of
+    /// its own.
+    pub account_key: Option<[u8; 32]>,
 }
 
 impl JobOptions {
     /// The usual options for `output`.
     #[must_use]
     pub fn new(output: OutputTarget) -> JobOptions {
-        JobOptions { output, unsaved_kib_max: 16 << 10 }
+        JobOptions { output, unsaved_kib_max: 16 << 10, account_key: None }
     }
 }
 
@@ -113,7 +116,7 @@ impl Job {
     /// # Errors
     /// See [`QueueError`]. In doubt nothing is changed, and above all nothing started anew without a word (J4).
     pub fn open(path: &Path, options: JobOptions, events: Events) -> Result<Job, QueueError> {
-        let opened = open::open(path, &options.output, &*events)?;
+        let opened = open::open(path, &options, &*events)?;
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             run: opened.tally.run,

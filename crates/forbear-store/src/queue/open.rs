@@ -15,6 +15,7 @@ use super::{
     apply::{Changes, LaneNumbers},
     error::{Event, Events, QueueError},
     input::InputIdentity,
+    job::JobOptions,
     lock::JobLock,
     output::{Output, OutputTarget},
     recover::Recovery,
@@ -61,9 +62,9 @@ pub(crate) enum Kind {
 }
 
 /// See [`Job::open`](super::Job::open).
-pub(crate) fn open(path: &Path, target: &OutputTarget, tell: &dyn Fn(Event)) -> Result<Opened, QueueError> {
+pub(crate) fn open(path: &Path, options: &JobOptions, tell: &dyn Fn(Event)) -> Result<Opened, QueueError> {
     let lock = JobLock::take(path)?;
-    match open_locked(path, target, tell) {
+    match open_locked(path, options, tell) {
         Ok((db, output, tally, account_key)) => {
             let input = schema::meta::<String>(&db, "input").map_err(|source| classify(path, source))?;
             let input = input.and_then(|text| serde_json::from_str(&text).ok());
@@ -79,9 +80,10 @@ pub(crate) fn open(path: &Path, target: &OutputTarget, tell: &dyn Fn(Event)) -> 
 
 fn open_locked(
     path: &Path,
-    target: &OutputTarget,
+    options: &JobOptions,
     tell: &dyn Fn(Event),
 ) -> Result<(Connection, Output, Tally, [u8; 32]), QueueError> {
+    let target = &options.output;
     let io = |source| QueueError::Io { path: path.to_owned(), source };
     let mut kind = kind(path).map_err(io)?;
     refuse_foreign(path, kind)?;
@@ -117,7 +119,7 @@ fn open_locked(
         sync_directory(output.path());
     }
     let tally = start_run(&mut db, path, &mut output, tell)?;
-    let account_key = schema::account_key(&db).map_err(db_error)?;
+    let account_key = schema::account_key(&db, options.account_key).map_err(db_error)?;
     Ok((db, output, tally, account_key))
 }
 

@@ -183,9 +183,10 @@ pub(crate) fn set_meta(db: &Connection, key: &str, value: &dyn rusqlite::ToSql) 
     Ok(())
 }
 
-/// The job's own secret, made the first time it is asked for. SQLite's generator is seeded by the operating system.
-pub(crate) fn account_key(db: &Connection) -> rusqlite::Result<[u8; 32]> {
-    db.execute("INSERT OR IGNORE INTO meta VALUES('account_key', randomblob(32))", [])?;
+/// The job's secret: `given`, or its own, settled the first time it is asked for. SQLite's generator is seeded by the
+/// operating system.
+pub(crate) fn account_key(db: &Connection, given: Option<[u8; 32]>) -> rusqlite::Result<[u8; 32]> {
+    db.execute("INSERT OR IGNORE INTO meta VALUES('account_key', coalesce(?1, randomblob(32)))", [given])?;
     db.query_row("SELECT value FROM meta WHERE key = 'account_key'", [], |row| row.get(0))
 }
 

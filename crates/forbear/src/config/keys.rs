@@ -214,6 +214,12 @@ pub(super) static TOP: &[Key<Draft>] = &[
         show: |d| text(d.settings.public_only),
     },
     Key {
+        name: "gate",
+        takes: "\"memory\", a file, or an address like \"redis://host:6379\"",
+        set: |d, g| put(&mut d.settings.gate, g.gate()),
+        show: |d| text(&d.settings.gate),
+    },
+    Key {
         name: "circuit.refusals",
         takes: "a count from 1",
         set: |d, g| {

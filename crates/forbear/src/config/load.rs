@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use forbear_store::gate::GateAddress;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -46,8 +47,8 @@ pub struct Sources {
     pub environment: Environment,
 }
 
-/// A value from the command line.
-#[derive(Clone, Debug)]
+/// A value from the command line. `Debug` does not show it: it may hold a password (K1).
+#[derive(Clone)]
 pub struct Flag {
     /// The flag, as it is typed: `--host-rate`.
     pub flag: &'static str,
@@ -142,6 +143,12 @@ impl Sources {
 #[must_use]
 pub fn policy_names() -> Vec<&'static str> {
     POLICIES.iter().map(|(name, _)| *name).collect()
+}
+
+impl fmt::Debug for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flag").field("flag", &self.flag).field("host", &self.host).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Display for Origin {
@@ -333,7 +340,8 @@ impl Build {
         let Some(known) = TOP.iter().find(|k| k.name == name) else {
             return self.unknown(doc, name, key.span());
         };
-        let place = doc.place(value.span(), Show::Marked);
+        // An address may have a password in it (K1).
+        let place = doc.place(value.span(), if name == GATE { Show::NoTexts } else { Show::Marked });
         self.set(
             known,
             |b| &mut b.draft,
@@ -342,6 +350,11 @@ impl Build {
             place,
             doc.origin(key.span().start),
         );
+        if let (GATE, GateAddress::File(path), Some(dir)) =
+            (name, &mut self.draft.settings.gate, doc.directory())
+        {
+            *path = dir.join(&path); // a path in a file is meant from where the file stands
+        }
     }
 
     fn flag(&mut self, flag: &Flag) {
@@ -509,7 +522,7 @@ pub(super) fn in_order<'e, 'a>(table: &'e Table<'a>) -> Vec<Entry<'e, 'a>> {
 
 /// Whether a line that sets this key can be shown although its file cannot be read.
 fn is_plain_key(name: &str) -> bool {
-    name == "policy" || TOP.iter().any(|k| k.name.rsplit('.').next() == Some(name))
+    name == "policy" || name != GATE && TOP.iter().any(|k| k.name.rsplit('.').next() == Some(name))
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
@@ -525,6 +538,8 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The key whose value may have a password in it.
+const GATE: &str = "gate";
 /// What a configuration file is called, beside the input and in the user's directory.
 const FILE_NAME: &str = "forbear.toml";
 /// Nobody writes a longer one; a log or a body taken for one is found out quickly.

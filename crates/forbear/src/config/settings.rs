@@ -9,6 +9,7 @@ use forbear_core::{
     policy::{ItemPolicy, OnNoHint, Pad, ScopePolicy},
     scope::Combination,
 };
+use forbear_store::gate::GateAddress;
 
 use super::{
     CostSettings, ExitSettings, Group, HostPattern, HostSettings,
@@ -86,6 +87,8 @@ pub struct Settings {
     pub exits: ExitSettings,
     /// What requests cost, where a host does not say otherwise (C1). Default: one each, or what the item says.
     pub cost: CostSettings,
+    /// Where gates live: in memory for one process (the default), or where a fleet shares them.
+    pub gate: GateAddress,
 }
 
 /// Why settings, each possible alone, do not go together.
@@ -251,6 +254,7 @@ impl Default for Settings {
             circuit: scope.circuit,
             exits: ExitSettings::default(),
             cost: CostSettings::default(),
+            gate: GateAddress::Memory,
         }
     }
 }

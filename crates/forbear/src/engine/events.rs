@@ -33,6 +33,20 @@ pub enum Event {
         /// The scope's name.
         scope: String,
     },
+    /// The shared gate store is lost: this process goes on with its share of every pace (F1).
+    GateLost {
+        /// Its address, without a password.
+        place: String,
+        /// Why.
+        why: String,
+    },
+    /// The shared gate store is back, and knows what this process remembers.
+    GateBack {
+        /// Its address, without a password.
+        place: String,
+        /// How long it was gone.
+        after: Duration,
+    },
     /// An account that had stopped has other credentials.
     Renewed {
         /// The scope's name.
@@ -99,6 +113,13 @@ impl fmt::Display for Event {
                 if said.is_empty() { Ok(()) } else { write!(f, " ({said})") }
             }
             Event::Reopened { scope } => write!(f, "{scope} opens again"),
+            Event::GateLost { place, why } => write!(
+                f,
+                "the gate store {place} is lost ({why}): going on with this process's share of every pace until it is back"
+            ),
+            Event::GateBack { place, after } => {
+                write!(f, "the gate store {place} is back after {}", seconds(*after))
+            }
             Event::Renewed { scope, items } => {
                 write!(f, "{scope} has other credentials, {items} items that waited for them go on")
             }

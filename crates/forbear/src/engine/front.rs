@@ -187,6 +187,26 @@ impl Front {
         }
     }
 
+    /// Scopes have opened elsewhere, or may be probed: their lanes are asked again.
+    pub(super) fn wake_for(&mut self, scopes: &[ScopeKey]) {
+        if scopes.iter().any(ScopeKey::is_by_exit) {
+            return self.wake_all(); // routes do not have the scopes of their exits
+        }
+        self.changes += 1;
+        self.wakes += 1;
+        for (lane, route) in &self.routes {
+            if route.scopes.iter().any(|scope| scopes.contains(&scope.key)) {
+                self.frontier.wake(*lane);
+            }
+        }
+    }
+
+    /// A request of a scope has come back, wherever it was sent from.
+    pub(super) fn freed(&mut self, scope: &ScopeKey) {
+        self.changes += 1;
+        self.frontier.freed(scope);
+    }
+
     /// Something that concerns lanes of all origins has changed.
     pub(super) fn wake_all(&mut self) {
         self.changes += 1;

@@ -9,6 +9,7 @@ mod exchange;
 mod exits;
 mod feed;
 mod front;
+mod gates;
 mod next;
 mod plan;
 mod route;
@@ -26,9 +27,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forbear_core::{exit::Usable, policy::BoundScope, scope::ScopeKey, time::Timestamp};
+use forbear_core::{
+    exit::Usable,
+    policy::BoundScope,
+    scope::{Role, ScopeKey},
+    time::Timestamp,
+};
 use forbear_store::{
-    gate::{GateRecord, GateStore, MemoryGates, StoreError},
+    gate::{AnyGates, GateRecord, GateStore, StoreError},
     queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until, inspect::JobFile},
 };
 use parking_lot::Mutex;
@@ -40,11 +46,13 @@ use self::{
     exits::Pools,
     feed::{Feeder, load_gates, restore},
     front::{Front, Work},
+    gates::Calls,
     timer::Timer,
     worker::wall_now,
 };
 pub use self::{
     events::{Event, Events},
+    gates::StoreLosses,
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts},
     summary::{Broken, End, ExitCount, HostRow, Summary},
@@ -94,9 +102,14 @@ pub enum FetchError {
     /// The input.
     #[error(transparent)]
     Input(#[from] ImportError),
-    /// The gate store.
-    #[error(transparent)]
-    Gate(#[from] StoreError),
+    /// The gate store: a run does not begin without it.
+    #[error("{}", no_gate(place, source))]
+    Gate {
+        /// Its address, without a password.
+        place: String,
+        /// What went wrong.
+        source: StoreError,
+    },
     /// The place for bodies.
     #[error(transparent)]
     Bodies(#[from] BodyError),
@@ -146,7 +159,7 @@ impl Stop {
 
 /// A run in progress: numbers for whoever shows them.
 pub struct Watch {
-    shared: Arc<Shared<MemoryGates>>,
+    shared: Arc<Shared<AnyGates>>,
     started: Instant,
 }
 
@@ -165,6 +178,8 @@ pub struct Progress {
     pub hosts: Vec<HostRow>,
     /// Of the exits; none without any.
     pub exits: Option<ExitCount>,
+    /// The shared gate store is lost, and this process goes on alone with its share (F1).
+    pub gate_lost: bool,
     /// Share of the input that has been read, where its size is known.
     pub input_share: Option<f64>,
 }
@@ -184,6 +199,7 @@ impl Watch {
             elapsed: self.started.elapsed(),
             hosts: summary::rows(&self.shared),
             exits: summary::exit_count(&self.shared),
+            gate_lost: self.shared.gates.is_alone(),
             input_share: self.shared.importer.lock().as_ref().and_then(|importer| {
                 let progress = importer.progress();
                 Some(progress.bytes() as f64 / progress.total_bytes()? as f64)
@@ -195,6 +211,9 @@ impl Watch {
 /// Everything that workers and supervisor share.
 struct Shared<G> {
     gates: Arc<G>,
+    /// Other processes may change them.
+    shared_gates: bool,
+    calls: Arc<Calls>,
     job: Arc<Job>,
     client: Client,
     settings: Arc<Settings>,
@@ -224,27 +243,38 @@ struct Shared<G> {
 
 /// A run that is ready to go.
 pub struct Run {
-    shared: Arc<Shared<MemoryGates>>,
+    shared: Arc<Shared<AnyGates>>,
     kept_gates: HashMap<String, Vec<u8>>,
     started: Instant,
 }
 
 impl Run {
-    /// Opens or resumes the job, and begins to read the input.
+    /// Opens the gate store, opens or resumes the job, and begins to read the input.
     ///
     /// Reads and writes files: call it where blocking is allowed.
     ///
     /// # Errors
     /// Whatever keeps the run from beginning; nothing is changed then.
-    pub fn open(options: FetchOptions, events: Events) -> Result<Run, FetchError> {
+    ///
+    /// # Cancel safety
+    /// Dropped before it is ready, nothing has begun.
+    pub async fn open(options: FetchOptions, events: Events) -> Result<Run, FetchError> {
         look(&options)?;
         let settings = Arc::new(options.settings);
+        let gates::Opened { gates, calls, account_key } = gates::open(&settings.gate, &events).await?;
         let of_job = events.clone();
         let job = Job::open(
             &options.job,
-            JobOptions::new(options.output),
+            JobOptions { account_key, ..JobOptions::new(options.output) },
             Arc::new(move |event| of_job(Event::Job(event))),
         )?;
+        if account_key.is_some_and(|key| key != job.account_key()) {
+            events(Event::Warning(
+                "this job was begun without this gate store: an account that its credentials name is counted apart \
+                 from the other processes' (one that its items name is not)"
+                    .to_owned(),
+            ));
+        }
         let job = Arc::new(job);
         let redactor = Redactor::new(&settings.secrets);
         let accounts = Accounts::new(job.account_key(), &settings.secrets);
@@ -267,6 +297,7 @@ impl Run {
             ));
         }
         let kept_gates = load_gates(&job)?;
+        let shared_gates = gates.is_shared();
         let importer = match &options.input {
             None => None,
             Some(source) => {
@@ -279,7 +310,9 @@ impl Run {
             }
         };
         let shared = Arc::new(Shared {
-            gates: Arc::new(MemoryGates::default()),
+            gates,
+            shared_gates,
+            calls,
             job,
             client,
             routes,
@@ -323,9 +356,13 @@ impl Run {
             workers.spawn(shared.clone().work());
         }
         let deadline = shared.settings.run_for.map(|d| self.started + d);
+        let caller = shared.shared_gates.then(|| tokio::spawn(shared.clone().answer_calls()));
         let mut kept = self.kept_gates;
         if let Err(error) = shared.take_new_credentials(&mut kept).await {
             shared.stop_for(&error);
+        }
+        if shared.shared_gates {
+            kept.clear(); // the store remembers, and what an operator has opened there stays open
         }
         let by_exit = kept.extract_if(|scope, _| ScopeKey::from_text(scope).is_by_exit());
         shared.kept_exits.lock().await.extend(by_exit);
@@ -348,6 +385,10 @@ impl Run {
             let _ = tokio::time::timeout(GRACE, shared.give_up(cut.into_values())).await;
         }
         shared.timer.stop();
+        if let Some(caller) = caller {
+            caller.abort();
+        }
+        shared.gates.leave(GRACE).await;
         let resume_at = resume_at(&shared);
         let at_hand = shared.front.lock().frontier.drain();
         for (work, due) in at_hand {
@@ -546,6 +587,11 @@ impl<G: GateStore> Shared<G> {
         };
         let scopes: Vec<String> = kept.extract_if(renewed).map(|(scope, _)| scope).collect();
         for scope in scopes {
+            if self.shared_gates {
+                let policy = Arc::new(self.settings.scope_policy(None, None));
+                let key = ScopeKey::from_text(&scope);
+                self.reopen(BoundScope { key, by: None, role: Role::Planned, policy }).await;
+            }
             self.job.delete_gate(&scope)?;
             let items = self.job.credentials_changed(scope.clone()).await?;
             (self.events)(Event::Renewed { scope, items });
@@ -607,6 +653,17 @@ fn is_closed(error: &QueueError) -> bool {
         QueueError::OutputClosed => true,
         QueueError::Stopped(why) => is_closed(why),
         _ => false,
+    }
+}
+
+/// What to say where the gate store is not there.
+fn no_gate(place: &str, source: &StoreError) -> String {
+    match source {
+        StoreError::Unreachable(why) => format!(
+            "cannot reach the gate store {place}: {why}; start it or correct the address, or use --gate memory to go on \
+             with gates of this process alone"
+        ),
+        other => format!("{place}: {other}"),
     }
 }
 

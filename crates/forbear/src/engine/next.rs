@@ -206,7 +206,9 @@ impl<G: GateStore> Shared<G> {
             return Ok(match permit::acquire(&self.gates, &route.scopes, ask).await? {
                 Answer::Admitted(admission) => Leave::Go(admission, route.scopes.clone(), None),
                 Answer::Wait { until, cause, .. } => Leave::Wait { until, cause },
-                Answer::Full { scope } => Leave::Full { scope: route.scopes[scope].key.clone(), or: None },
+                Answer::Full { scope } => {
+                    Leave::Full { scope: route.scopes[scope].key.clone(), or: self.ask_again() }
+                }
             });
         };
         let wanted = exit::Ask { keep: work.keep, not: work.not, account: route.account };
@@ -221,7 +223,9 @@ impl<G: GateStore> Shared<G> {
             // Under `rotate = "never"` it is its own exit that it waits for: the others of its lane have theirs.
             LeaveByExit::Wait { until, .. } if own && until != Timestamp::MAX => Leave::Hold { until },
             LeaveByExit::Wait { until, cause } => Leave::Wait { until, cause },
-            LeaveByExit::Full(scopes, scope) => Leave::Full { scope: scopes[scope].key.clone(), or: None },
+            LeaveByExit::Full(scopes, scope) => {
+                Leave::Full { scope: scopes[scope].key.clone(), or: self.ask_again() }
+            }
             LeaveByExit::Busy { or } => Leave::Full { scope: route.waits_for_exits.clone(), or },
             LeaveByExit::None => Leave::Wait { until: Timestamp::MAX, cause: Cause::Pace },
         })

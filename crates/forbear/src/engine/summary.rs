@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering, time::Duration};
 use forbear_core::{exit::Tally, time::Timestamp};
 use forbear_store::queue::{self, Counts};
 
-use super::Shared;
+use super::{Shared, gates::StoreLosses};
 use crate::exit::ExitRow;
 
 /// Why a run ended.
@@ -100,6 +100,8 @@ pub struct Summary {
     pub exits: Vec<ExitRow>,
     /// Work is left, and no exit could be used at the end (E5).
     pub no_exit: bool,
+    /// How often the shared gate store was lost (F1).
+    pub gate_losses: StoreLosses,
 }
 
 impl Summary {
@@ -177,5 +179,6 @@ pub(super) fn of<G>(
         hosts: rows(shared),
         exits: exit_rows(shared),
         no_exit,
+        gate_losses: shared.calls.losses(),
     }
 }

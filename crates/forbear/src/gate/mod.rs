@@ -191,7 +191,7 @@ impl Gate {
             }
             let Some(lines) = waiters.upgrade() else { return };
             match event {
-                SharedEvent::Changed { scope } => wake(&lines, scope.as_str()),
+                SharedEvent::Changed { scope, .. } => wake(&lines, scope.as_str()),
                 _ => lines.wake_all(),
             }
         };

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use forbear_core::{
-    gate::{Gate, State},
+    gate::{Cause, Check, Gate, State},
     pace::MAX_RATES,
     policy::ScopePolicy,
     time::Timestamp,
@@ -33,8 +33,8 @@ pub(super) struct Entry {
     pub(super) own: u16,
     /// Slots that the store has given ahead.
     slots: Option<Slots>,
-    /// A compare-and-set is under way; who must wait for it waits here.
-    pub(super) flying: bool,
+    /// A compare-and-set is under way; who must wait for it waits at `landed`.
+    pub(super) flying: Option<Flying>,
     pub(super) landed: Arc<Notify>,
     /// A record that was called out meanwhile.
     pub(super) called: Option<Record>,
@@ -50,14 +50,24 @@ pub(super) struct Entry {
     sober_until: Timestamp,
 }
 
+/// What a compare-and-set under way makes of this member's places. Until it has landed nobody knows which record the store
+/// has, so whoever starts without asking must fit in the old one and in the new one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flying {
+    /// Places that the store will have for this member; none if the write leaves them as they are.
+    pub(super) places: Option<u16>,
+    /// Starts that count here only once it has landed.
+    pub(super) starts: u16,
+}
+
 /// How far ahead of the store's record this member may go without asking.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots {
     clocks: [u64; MAX_RATES],
     slot_ns: u64,
     until: Timestamp,
-    /// From one slot to the next, of each clock and of the ramp. A slot that is used late by less than half of it is still
-    /// that slot, and does not move the next.
+    /// From one slot to the next, of each clock and of the ramp. A slot that is used late by less than half of the longest is
+    /// still that slot, and does not move the next.
     ways: [u64; MAX_RATES],
     way_ns: u64,
     /// Starts that they are for, and starts on them so far.
@@ -77,7 +87,7 @@ impl Entry {
             local,
             own: 0,
             slots: None,
-            flying: false,
+            flying: None,
             landed: Arc::default(),
             called: None,
             seen: Timestamp::ZERO,
@@ -110,6 +120,11 @@ impl Entry {
         state
     }
 
+    /// Whether it is shut here, and until when.
+    pub(super) fn pause(&self) -> (bool, Timestamp) {
+        (self.local.shut, self.local.paused_until)
+    }
+
     /// Whether the store has no part in it.
     pub(super) fn is_local(&self) -> bool {
         self.private || self.apart
@@ -126,8 +141,11 @@ impl Entry {
         if after.in_flight <= before.in_flight {
             return after.clocks == before.clocks;
         }
-        let own = self.own + (after.in_flight - before.in_flight);
+        let started = after.in_flight - before.in_flight;
+        let (underway, will_hold) = self.flying.map_or((0, None), |flying| (flying.starts, flying.places));
+        let own = self.own.saturating_add(started).saturating_add(underway);
         let held = self.base.as_ref().map_or(0, |base| base.held(me));
+        let held = will_hold.map_or(held, |places| places.min(held));
         self.slots.is_some_and(|slots| own <= held && slots.hold(after))
     }
 
@@ -209,10 +227,15 @@ impl Entry {
             let places = u16::try_from(starts).unwrap_or(u16::MAX).min(free);
             held = own.saturating_add(places);
             if slots.is_none() && starts > 0 {
-                let from = |ns: u64| ns.max(now.as_micros() * 1000);
-                let before = (state.clocks, state.slot_ns);
                 let mut gate = Gate::from_state(&state);
-                gate.skip(&self.policy, now, f64::from(starts));
+                // Where several paces hold, a start is when the slowest of them has its slot: the others' slots are of then.
+                let when = match gate.check(&self.policy, now, 1) {
+                    Check::Wait { until, cause: Cause::Pace } => until.max(now),
+                    _ => now,
+                };
+                let from = |ns: u64| ns.max(when.as_micros() * 1000);
+                let before = (state.clocks, state.slot_ns);
+                gate.skip(&self.policy, when, f64::from(starts));
                 state = gate.to_state();
                 let last = state.clocks.into_iter().fold(state.slot_ns, u64::max);
                 let until = Timestamp::from_micros(last / 1000).max(now.plus(SLOTS_FOR)).plus(SLOTS_FOR / 4);
@@ -317,7 +340,7 @@ impl Entry {
 
     /// The store is gone: from here on this member has only its share.
     pub(super) fn part(&mut self, me: u64, now: Timestamp) {
-        self.flying = false;
+        self.flying = None;
         self.drop_slots(now);
         let rank = self.base.as_ref().map_or(0, |base| base.rank(me, now));
         let mut gate = Gate::from_state(&self.local);
@@ -340,13 +363,15 @@ impl Entry {
 
     /// Whether it has something that the store should have by now.
     pub(super) fn is_due(&self, me: u64, now: Timestamp) -> bool {
-        if self.is_local() || self.flying {
+        if self.is_local() || self.flying.is_some() {
             return false;
         }
         let held = self.base.as_ref().map_or(0, |base| base.held(me));
         let age = now.since(self.seen);
+        // Others' changes are signs of the store's life, not of this member's.
+        let fades = self.base.as_ref().is_some_and(|base| base.left(me, now) < MEMBER_FOR * 2 / 3);
         self.dirty.is_some_and(|since| now.since(since) >= FLUSH)
-            || (self.own > 0 || held > 0) && age > MEMBER_FOR / 3
+            || (self.own > 0 || held > 0) && fades
             || held > self.own && age > FLUSH
             || self.local.shut && age > REMIND
     }
@@ -357,6 +382,12 @@ impl Entry {
             || self.base.as_ref().is_none_or(|base| base.members.iter().any(|member| member.id == me))
     }
 
+    /// Whether the store has it among those who use the scope.
+    pub(super) fn is_member(&self, me: u64) -> bool {
+        let known = |base: &Record| base.members.iter().any(|member| member.id == me);
+        !self.is_local() && self.base.as_ref().is_some_and(known)
+    }
+
     /// Whether the store must be asked before an answer that changes nothing is believed.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
         !self.is_local() && (self.seen == Timestamp::ZERO || now.since(self.seen) > FRESH)
@@ -364,7 +395,7 @@ impl Entry {
 
     /// Whether nobody misses it here.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        self.own == 0 && self.dirty.is_none() && !self.flying && {
+        self.own == 0 && self.dirty.is_none() && self.flying.is_none() && {
             let mut state = self.local.clone();
             state.in_flight = 0;
             Gate::from_state(&state).is_idle(now)
@@ -462,10 +493,10 @@ impl Slots {
     }
 
     fn hold(&self, state: &State) -> bool {
-        let fits = |used: u64, most: u64, way: u64| used <= most.saturating_add(way / 2);
-        let mut clocks = state.clocks.iter().zip(self.clocks).zip(self.ways);
-        fits(state.slot_ns, self.slot_ns, self.way_ns)
-            && clocks.all(|((used, most), way)| fits(*used, most, way))
+        let late = self.ways.iter().fold(self.way_ns, |longest, way| longest.max(*way)) / 2;
+        let fits = |used: u64, most: u64| used <= most.saturating_add(late);
+        let mut clocks = state.clocks.iter().zip(self.clocks);
+        fits(state.slot_ns, self.slot_ns) && clocks.all(|(used, most)| fits(*used, most))
     }
 
     /// What a start took is so many slots, whenever in its slot it was.

@@ -26,6 +26,9 @@ pub(crate) struct Reply {
     pub(crate) found: Option<Vec<Option<Vec<u8>>>>,
 }
 
+/// Some of what a store has: keys with their values, and where to go on.
+pub(crate) type Page = (Vec<(String, Vec<u8>)>, Option<String>);
+
 /// What a store calls out.
 #[derive(Debug)]
 pub(crate) enum Push {
@@ -41,8 +44,8 @@ pub(crate) enum LinkError {
     /// There is no connection.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It answered with an error; its code, which holds no data.
-    #[error("the store answered {0}")]
+    /// It answered with an error: its code, which holds no data, and what that means.
+    #[error("{}", answer(.0))]
     Answer(String),
     /// It did not answer in time.
     #[error("the store does not answer")]
@@ -54,6 +57,31 @@ pub(crate) trait Link: Send + Sync + 'static {
     /// Compares all and sets all, or nothing; with `tell`, everybody who listens is called.
     fn swap(&self, writes: &[Write], tell: bool) -> impl Future<Output = Result<Reply, LinkError>> + Send;
 
+    /// Some of the keys that it has, from `cursor` on. A key that changes meanwhile may come twice.
+    fn page(&self, cursor: Option<&str>) -> impl Future<Output = Result<Page, LinkError>> + Send;
+
     /// Connects anew, after a failure.
     fn reconnect(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+}
+
+/// What an answer of a store means, and what to do about it.
+fn answer(code: &str) -> String {
+    let meaning = match code {
+        "READONLY" => "it is a replica that takes no writes; name the primary",
+        "LOADING" => "it is still loading its data",
+        "OOM" => "its memory is full; raise its maxmemory, or let old keys expire sooner",
+        "MISCONF" => "it cannot save to its disk, and so takes no writes",
+        "WRONGPASS" | "AUTHENTICATION" => "it refuses this user or password",
+        "NOAUTH" => "it wants a password",
+        "NOPERM" => {
+            "this user may not do what is needed: EVAL, EVALSHA, SCRIPT LOAD, GET, SET, PUBLISH and SUBSCRIBE"
+        }
+        "NOSCRIPT" => "it forgets the script again and again",
+        "BUSY" => "a script of somebody else keeps it busy",
+        "CLUSTERDOWN" => "the cluster is not complete",
+        "MOVED" | "ASK" | "CROSSSLOT" => "it is part of a cluster",
+        "NOREPLICAS" => "too few of its replicas are there, and so it takes no writes",
+        _ => return format!("the store answered {code}"),
+    };
+    format!("the store answered {code}: {meaning}")
 }

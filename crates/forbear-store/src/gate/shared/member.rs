@@ -10,6 +10,20 @@ macro_rules! member_of_a_fleet {
                 self.0.counts()
             }
 
+            /// The key by which all members of the fleet name accounts (K1): kept in the store, made by the first of them.
+            ///
+            /// # Errors
+            /// [`StoreError::Unreachable`]($crate::gate::StoreError::Unreachable) where the store does not answer.
+            pub async fn account_key(&self) -> Result<[u8; 32], $crate::gate::StoreError> {
+                self.0.account_key().await.map_err(Into::into)
+            }
+
+            /// Gives back what this member holds, for the end of a process; what the store does not take within `time` comes
+            /// back by itself some seconds later.
+            pub async fn leave(&self, time: std::time::Duration) {
+                self.0.leave(time).await;
+            }
+
             /// Whether the store is lost, and this member goes on alone.
             #[must_use]
             pub fn is_alone(&self) -> bool {

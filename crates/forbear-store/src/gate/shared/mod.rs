@@ -7,17 +7,22 @@
 //! on them need no write; a pause ends them at once. So no rule is here, nor in the store.
 
 mod clock;
+mod desk;
 mod entry;
 mod flight;
+mod keep;
 mod link;
 mod member;
 mod merge;
 mod options;
 mod record;
+mod secret;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -33,17 +38,22 @@ use tokio::{
     sync::{Notify, futures::OwnedNotified},
 };
 
-pub use self::options::{SharedCounts, SharedEvent, SharedOptions};
 use self::{
     clock::StoreClock,
-    entry::Entry,
+    entry::{Entry, Flying},
     flight::{Flight, Landing, Part, Passenger, Standby},
+    keep::keep,
     record::Record,
     table::Table,
 };
 pub(crate) use self::{
-    link::{Link, LinkError, Push, Reply, Write},
+    desk::Desk,
+    link::{Link, LinkError, Page, Push, Reply, Write},
     member::member_of_a_fleet,
+};
+pub use self::{
+    desk::{SharedMember, SharedScope},
+    options::{SharedChange, SharedCounts, SharedEvent, SharedOptions},
 };
 use super::{GateStore, StoreError};
 
@@ -56,10 +66,15 @@ struct Inner<L: Link> {
     me: u64,
     options: SharedOptions,
     table: Mutex<Table>,
+    /// The key of accounts, once it was asked for.
+    secret: OnceLock<[u8; 32]>,
     /// Something should not wait for the next look.
     urgent: Notify,
     runtime: Handle,
 }
+
+/// Scopes that others have changed.
+type Changes = Vec<(ScopeKey, SharedChange)>;
 
 /// What one try of a step came to.
 enum Turn<L: Link, R> {
@@ -78,6 +93,8 @@ enum Purpose {
     Queue,
     /// What has waited here for long enough.
     Flush,
+    /// This member goes.
+    Leave,
 }
 
 impl<L: Link> SharedGates<L> {
@@ -89,6 +106,7 @@ impl<L: Link> SharedGates<L> {
             me: fastrand::u64(1..),
             options,
             table: Mutex::default(),
+            secret: OnceLock::new(),
             urgent: Notify::new(),
             runtime: Handle::current(),
         });
@@ -99,6 +117,17 @@ impl<L: Link> SharedGates<L> {
     /// Asks the store for its time, once.
     pub(crate) async fn greet(&self) -> Result<(), LinkError> {
         self.0.swap(&[], false).await.map(drop)
+    }
+
+    /// The key by which all members name accounts (K1).
+    pub(crate) async fn account_key(&self) -> Result<[u8; 32], LinkError> {
+        self.0.account_key().await
+    }
+
+    /// Gives back what this member holds, and is a member of nothing any more until it starts something again. What the store
+    /// does not take within `time` comes back by itself.
+    pub(crate) async fn leave(&self, time: Duration) {
+        let _ = tokio::time::timeout(time, self.0.clone().leave()).await;
     }
 
     /// Where the store's calls go.
@@ -307,7 +336,8 @@ impl<L: Link> Inner<L> {
                 keep: Duration::ZERO,
             };
             let queue = purpose == Purpose::Queue;
-            let holds = purpose == Purpose::Flush && entry.holds(self.me);
+            let leaves = purpose == Purpose::Leave;
+            let holds = leaves || purpose == Purpose::Flush && entry.holds(self.me);
             let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
             let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
             if tells {
@@ -320,10 +350,14 @@ impl<L: Link> Inner<L> {
                     let slack_ms = u32::try_from(slack.as_micros().div_ceil(1000)).unwrap_or(0);
                     part.after.beyond_told_ms = part.after.beyond_told_ms.saturating_add(slack_ms);
                 }
-                let (record, slots) =
+                let (mut record, slots) =
                     entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
+                if leaves {
+                    record.forget(self.me);
+                }
                 let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
                 tell |= crowded
+                    || leaves
                     || joins
                     || slots.is_some()
                     || merge::is_loud(&part.before, &part.after)
@@ -334,7 +368,10 @@ impl<L: Link> Inner<L> {
                 write.value = of_store.encode();
                 part.record = Some((record, slots));
             }
-            entry.flying = true;
+            entry.flying = Some(Flying {
+                places: part.record.as_ref().map(|(record, _)| record.held(self.me)),
+                starts: part.after.in_flight.saturating_sub(part.before.in_flight),
+            });
             writes.push(write);
         }
         Arc::new(Flight::new(parts, writes, tell, table.losses))
@@ -372,7 +409,7 @@ impl<L: Link> Inner<L> {
 
     fn land(&self, flight: &Flight, reply: Reply) -> Landing {
         let now = self.clock.now();
-        let mut changed = Vec::new();
+        let mut changed = Changes::new();
         let landing = {
             let mut table = self.table.lock();
             let table = &mut *table;
@@ -392,13 +429,14 @@ impl<L: Link> Inner<L> {
                     let value = found.next().flatten();
                     self.learn(entry, &part.key, value.as_deref(), now, &mut changed);
                 }
-                entry.flying = false;
+                entry.flying = None;
                 entry.landed.notify_waiters();
                 if let Some(called) = entry.called.take()
                     && entry.is_news(&called)
                 {
+                    let was = entry.pause();
                     let _ = entry.rebase(called, now, false);
-                    changed.push(part.key.clone());
+                    changed.push((part.key.clone(), SharedChange::since(was, &entry.local)));
                 }
                 table.active.push(part.key.clone());
             }
@@ -418,9 +456,9 @@ impl<L: Link> Inner<L> {
         key: &ScopeKey,
         value: Option<&[u8]>,
         now: Timestamp,
-        changed: &mut Vec<ScopeKey>,
+        changed: &mut Changes,
     ) {
-        let shut = entry.local.shut;
+        let was = entry.pause();
         let Some(value) = value else {
             if entry.vanished(now) {
                 self.urgent.notify_one();
@@ -433,9 +471,7 @@ impl<L: Link> Inner<L> {
                 if entry.rebase(record, now, false) {
                     self.urgent.notify_one();
                 }
-                if shut != entry.local.shut {
-                    changed.push(key.clone());
-                }
+                changed.push((key.clone(), SharedChange::since(was, &entry.local)));
             }
             Err(fault) => {
                 // It cannot be understood, so it is not touched: this member goes on as if the store had nothing new.
@@ -484,178 +520,7 @@ impl<L: Link> Inner<L> {
         drop(table);
         self.urgent.notify_one();
     }
-
-    /// The store calls.
-    fn hear(&self, push: Push) {
-        let (key, value) = match push {
-            Push::Value(key, value) => (ScopeKey::from_text(&key), value),
-            Push::Gone(error) => return self.lose(&error, None),
-        };
-        let now = self.clock.now();
-        let changed = {
-            let mut table = self.table.lock();
-            let Some(entry) = table.entries.get_mut(&key).filter(|entry| !entry.is_local()) else { return };
-            let Ok(mut record) = Record::decode(&value) else { return }; // whoever asks for it will say so
-            record.shift(self.moved_us(&record, now));
-            if record.writer == self.me || !entry.is_news(&record) {
-                return;
-            }
-            if entry.flying {
-                entry.called = Some(record);
-                return;
-            }
-            if entry.rebase(record, now, false) {
-                self.urgent.notify_one();
-            }
-            table.active.push(key.clone());
-            vec![key]
-        };
-        self.tell_changed(changed);
-    }
-
-    fn tell_changed(&self, changed: Vec<ScopeKey>) {
-        for scope in changed {
-            (self.options.events)(SharedEvent::Changed { scope });
-        }
-    }
-
-    /// The store is gone (F1): from here on nobody asks it but [`keep`].
-    fn lose(&self, error: &LinkError, asked: Option<u64>) {
-        let now = self.clock.now();
-        {
-            let mut table = self.table.lock();
-            if table.alone.is_some() || asked.is_some_and(|asked| asked != table.losses) {
-                return;
-            }
-            table.losses += 1;
-            table.alone = Some(now);
-            for entry in table.entries.values_mut().filter(|entry| !entry.is_local()) {
-                if let Some(called) = entry.called.take() {
-                    let _ = entry.rebase(called, now, false);
-                }
-                entry.part(self.me, now);
-                entry.landed.notify_waiters();
-            }
-        }
-        tracing::warn!(%error, "the gate store is lost; going on alone with this member's share of every pace");
-        (self.options.events)(SharedEvent::Lost { why: error.to_string() });
-        self.urgent.notify_one();
-    }
-
-    /// The store is back: everything that is remembered goes to it, and what it has comes here.
-    async fn rejoin(self: &Arc<Self>) -> Result<(), LinkError> {
-        self.link.reconnect().await?;
-        self.swap(&[], false).await?;
-        let known: Vec<ScopeKey> = {
-            let table = self.table.lock();
-            table.entries.iter().filter(|(_, entry)| !entry.is_local()).map(|(key, _)| key.clone()).collect()
-        };
-        for keys in known.chunks(AT_ONCE) {
-            let looks: Vec<Write> = keys
-                .iter()
-                .map(|key| Write {
-                    key: key.as_str().to_owned(),
-                    expect: NOBODYS.to_vec(),
-                    value: Vec::new(),
-                    keep: Duration::ZERO,
-                })
-                .collect();
-            let found = self.swap(&looks, false).await?.found.unwrap_or_default();
-            let now = self.clock.now();
-            let mut table = self.table.lock();
-            for (key, value) in keys.iter().zip(found) {
-                let Some(entry) = table.entries.get_mut(key) else { continue };
-                let record = value.and_then(|value| Record::decode(&value).ok());
-                match record {
-                    Some(mut record) => {
-                        record.shift(self.moved_us(&record, now));
-                        let _ = entry.rebase(record, now, true);
-                    }
-                    None => drop(entry.vanished(now)),
-                }
-                entry.hurry();
-                table.active.push(key.clone());
-            }
-        }
-        let after = {
-            let mut table = self.table.lock();
-            table.alone.take().map(|since| self.clock.now().since(since)).unwrap_or_default()
-        };
-        (self.options.events)(SharedEvent::Back { after });
-        Ok(())
-    }
-
-    /// Sends what is due.
-    fn flush(self: &Arc<Self>) {
-        let now = self.clock.now();
-        let mut flights = Vec::new();
-        {
-            let mut table = self.table.lock();
-            let table = &mut *table;
-            if table.alone.is_some() {
-                return;
-            }
-            let mut active = std::mem::take(&mut table.active);
-            active.sort_unstable();
-            active.dedup();
-            active.retain(|key| {
-                let Some(entry) = table.entries.get_mut(key) else { return false };
-                if flights.len() < AT_ONCE
-                    && (entry.is_due(self.me, now) || entry.dirty.is_some() && entry.is_crowded(self.me, now))
-                    && !entry.flying
-                    && !entry.is_local()
-                {
-                    let before = entry.view(self.me, now, false);
-                    let part = Part {
-                        key: key.clone(),
-                        after: before.clone(),
-                        before,
-                        record: None,
-                        private: false,
-                    };
-                    flights.push(part);
-                }
-                entry.is_active(self.me)
-            });
-            table.active.extend(active);
-            let launch = |part| self.launch(table, vec![part], now, Purpose::Flush);
-            flights.into_iter().map(launch).collect::<Vec<_>>()
-        }
-        .into_iter()
-        .for_each(|flight| drop(self.runtime.spawn(self.clone().fly(flight))));
-    }
 }
 
-/// Looks after a member for as long as somebody has it: sends what is due, and finds the store again.
-async fn keep<L: Link>(inner: Weak<Inner<L>>) {
-    let mut wait = RETRY.0;
-    loop {
-        let Some(strong) = inner.upgrade() else { return };
-        if strong.table.lock().alone.is_some() {
-            match strong.rejoin().await {
-                Ok(()) => wait = RETRY.0,
-                Err(error) => {
-                    tracing::debug!(%error, "the gate store is still gone");
-                    drop(strong);
-                    tokio::time::sleep(wait.mul_f64(fastrand::f64() + 0.5)).await;
-                    wait = (wait * 2).min(RETRY.1);
-                    continue;
-                }
-            }
-        }
-        strong.flush();
-        let urgent = strong.urgent.notified();
-        let _ = tokio::time::timeout(TICK, urgent).await;
-    }
-}
-
-/// How often a member looks what is due.
-const TICK: Duration = Duration::from_millis(50);
-/// Between two tries to find the store again: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// So many scopes in one request to the store at most.
-const AT_ONCE: usize = 128;
 /// A record that is further in the future was written on another clock.
 const FUTURE_US: u64 = 5_000_000;
-/// Begins no value, so that the store tells what it has.
-const NOBODYS: &[u8] = b"?";

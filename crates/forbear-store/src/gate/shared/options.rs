@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use forbear_core::scope::ScopeKey;
+use forbear_core::{
+    gate::{Cause, State},
+    scope::ScopeKey,
+    time::Timestamp,
+};
 
 /// How a member uses a shared store.
 #[derive(Clone)]
@@ -44,10 +48,17 @@ pub enum SharedEvent {
         /// How long it was gone.
         after: Duration,
     },
-    /// Another member closed or opened a scope, or gave back what others wait for: who waits may ask again.
+    /// Another member changed a scope.
     Changed {
         /// Which.
         scope: ScopeKey,
+        /// What it means for who waits.
+        change: SharedChange,
+    },
+    /// It may throw away what it keeps whenever its room is full: pauses and learned paces among it.
+    Evicts {
+        /// What its operator calls that.
+        policy: String,
     },
     /// A scope's record is of no use, so this member leaves it as it is.
     Unreadable {
@@ -57,6 +68,38 @@ pub enum SharedEvent {
         why: String,
     },
 }
+
+/// What another member's change means for who waits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SharedChange {
+    /// The scope is closed, or stays closed for longer.
+    Closed {
+        /// Why.
+        cause: Cause,
+        /// Until when, in the store's time.
+        until: Timestamp,
+    },
+    /// It opened, or somebody else may probe it: who waits may ask again.
+    Opened,
+    /// A request has come back: who waits for a place on the wire may ask again.
+    Freed,
+}
+
+impl SharedChange {
+    /// What has become of a scope that was shut, or not, until then.
+    pub(super) fn since((shut, until): (bool, Timestamp), now: &State) -> SharedChange {
+        if now.shut && (!shut || now.paused_until > until.plus(WORTH_SAYING)) {
+            SharedChange::Closed { cause: now.cause, until: now.paused_until }
+        } else if shut {
+            SharedChange::Opened
+        } else {
+            SharedChange::Freed
+        }
+    }
+}
+
+/// A pause that grows by less is the same one.
+const WORTH_SAYING: Duration = Duration::from_secs(1);
 
 /// What a member has done, for whoever measures it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forbear_core::{
-    gate::{Cause, State},
+    gate::{Cause, Gate, State},
     time::Timestamp,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -57,6 +57,11 @@ pub(super) enum RecordFault {
 pub(super) const TAG: usize = 48;
 
 impl Record {
+    /// The first record of a scope that nobody uses yet.
+    pub(super) fn of(gate: &Gate, lineage: u64, now: Timestamp) -> Record {
+        Record { lineage, revision: 0, writer: 0, written: now, state: gate.to_state(), members: Vec::new() }
+    }
+
     /// The head of its value.
     pub(super) fn tag(&self) -> Vec<u8> {
         format!("{:016x}{:016x}{:016x}", self.lineage, self.revision, self.writer).into_bytes()
@@ -112,6 +117,11 @@ impl Record {
         self.members.iter().find(|member| member.id == me).map_or(0, |member| member.places)
     }
 
+    /// How long the store keeps what it has for `me`.
+    pub(super) fn left(&self, me: u64, now: Timestamp) -> Duration {
+        self.members.iter().find(|member| member.id == me).map_or(Duration::ZERO, |m| m.until.since(now))
+    }
+
     /// How many use the scope at `now`, `me` among them.
     pub(super) fn users(&self, me: u64, now: Timestamp) -> u32 {
         let others = self.members.iter().filter(|member| member.id != me && now < member.until).count();
@@ -130,6 +140,11 @@ impl Record {
         if self.members.len() < MEMBERS_MAX {
             self.members.push(me);
         }
+    }
+
+    /// `me` uses the scope no more.
+    pub(super) fn forget(&mut self, me: u64) {
+        self.members.retain(|member| member.id != me);
     }
 
     /// Moves every moment from one clock to another that is ahead by `us`.
@@ -180,7 +195,7 @@ const MEMBERS_MAX: usize = 1024;
 /// A gate that nobody uses is forgiven after ten minutes; later it is as good as a new one.
 const KEPT: Duration = Duration::from_secs(15 * 60);
 /// Longer no store keeps a key that nobody touches.
-const KEPT_MAX: Duration = Duration::from_secs(400 * 86_400);
+pub(super) const KEPT_MAX: Duration = Duration::from_secs(400 * 86_400);
 
 #[derive(Serialize)]
 struct BodyRef<'a> {
@@ -366,10 +381,7 @@ mod cause {
 
 #[cfg(test)]
 mod tests {
-    use forbear_core::{
-        gate::{Gate, Told},
-        policy::ScopePolicy,
-    };
+    use forbear_core::{gate::Told, policy::ScopePolicy};
 
     use super::*;
 

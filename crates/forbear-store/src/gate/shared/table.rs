@@ -54,7 +54,7 @@ impl Table {
     pub(super) fn flying(&self, parts: &[Part]) -> Option<OwnedNotified> {
         let shared = parts.iter().filter(|part| !part.private);
         let mut entries = shared.filter_map(|part| self.entries.get(&part.key));
-        entries.find(|entry| entry.flying).map(|entry| entry.landed.clone().notified_owned())
+        entries.find(|entry| entry.flying.is_some()).map(|entry| entry.landed.clone().notified_owned())
     }
 }
 

@@ -1,0 +1,224 @@
+//! Members on a store that answers when the test lets it: every order of things that a network can make.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use forbear_core::{
+    gate::Sent,
+    policy::ScopePolicy,
+    scope::{Combination, Role},
+};
+
+use super::*;
+
+/// A store in this process. Calls and answers are as late as `delays` says, in turns of the scheduler.
+#[derive(Default)]
+struct World {
+    values: Mutex<HashMap<String, Vec<u8>>>,
+    listeners: Mutex<Vec<Arc<OnceLock<Listener>>>>,
+    delays: Mutex<Delays>,
+}
+
+type Listener = Box<dyn Fn(Push) + Send + Sync>;
+
+#[derive(Default)]
+enum Delays {
+    #[default]
+    None,
+    /// Of chance, up to so many turns.
+    Random(fastrand::Rng, u32),
+    /// No answer until the test says so.
+    Held(Arc<Notify>),
+}
+
+struct WorldLink {
+    world: Arc<World>,
+    me: usize,
+}
+
+impl World {
+    fn member(self: &Arc<World>) -> Arc<SharedGates<WorldLink>> {
+        let listener: Arc<OnceLock<Listener>> = Arc::default();
+        let me = self.listeners.lock().len();
+        self.listeners.lock().push(listener.clone());
+        let link = WorldLink { world: self.clone(), me };
+        let patience = Duration::from_secs(3600);
+        let gates = SharedGates::new(link, SharedOptions { patience, ..SharedOptions::default() });
+        assert!(listener.set(Box::new(gates.listener())).is_ok());
+        Arc::new(gates)
+    }
+
+    /// Lets some turns pass, or waits for the test.
+    async fn delay(&self) {
+        let (turns, held) = match &mut *self.delays.lock() {
+            Delays::None => (0, None),
+            Delays::Random(rng, most) => (rng.u32(0..=*most), None),
+            Delays::Held(until) => (0, Some(until.clone())),
+        };
+        if let Some(held) = held {
+            held.notified().await;
+        }
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Link for WorldLink {
+    async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
+        self.world.delay().await;
+        let time = Timestamp::from_secs(1_000_000).plus(Duration::from_micros(StoreClock::tick()));
+        let found: Vec<Option<Vec<u8>>> = {
+            let mut values = self.world.values.lock();
+            let found: Vec<_> = writes.iter().map(|write| values.get(&write.key).cloned()).collect();
+            let expected = |(write, value): (&Write, &Option<Vec<u8>>)| match value {
+                Some(value) => !write.expect.is_empty() && value.starts_with(&write.expect),
+                None => write.expect.is_empty(),
+            };
+            if writes.iter().zip(&found).all(expected) {
+                for write in writes.iter().filter(|write| !write.value.is_empty()) {
+                    values.insert(write.key.clone(), write.value.clone());
+                }
+                Vec::new()
+            } else {
+                found
+            }
+        };
+        if tell && found.is_empty() {
+            let mut listeners = self.world.listeners.lock().clone();
+            listeners.remove(self.me);
+            for listener in listeners {
+                let (world, writes) = (self.world.clone(), writes.to_vec());
+                tokio::spawn(async move {
+                    world.delay().await;
+                    for write in writes.into_iter().filter(|write| !write.value.is_empty()) {
+                        if let Some(listener) = listener.get() {
+                            listener(Push::Value(write.key, write.value));
+                        }
+                    }
+                });
+            }
+        }
+        self.world.delay().await;
+        Ok(Reply { time, found: (!found.is_empty()).then_some(found) })
+    }
+
+    async fn page(&self, _: Option<&str>) -> Result<Page, LinkError> {
+        Ok((self.world.values.lock().clone().into_iter().collect(), None))
+    }
+
+    async fn reconnect(&self) -> Result<(), LinkError> {
+        Ok(())
+    }
+}
+
+fn scope(cap: u32) -> BoundScope {
+    let policy = ScopePolicy { concurrency_start: cap, concurrency_max: cap, ..ScopePolicy::default() };
+    BoundScope {
+        key: ScopeKey::from_text("http://a:80"),
+        by: Some(Combination::ORIGIN),
+        role: Role::Planned,
+        policy: Arc::new(policy),
+    }
+}
+
+async fn take(gates: &SharedGates<WorldLink>, scope: &BoundScope) -> Option<Sent> {
+    let step = |gates: &mut [Gate], now| {
+        let passes = gates[0].check(&scope.policy, now, 1) == Check::Admit;
+        passes.then(|| gates[0].take(&scope.policy, now, 1))
+    };
+    gates.update(std::slice::from_ref(scope), step).await.unwrap()
+}
+
+async fn succeed(gates: &SharedGates<WorldLink>, scope: &BoundScope, sent: Sent) {
+    let step = |gates: &mut [Gate], now| gates[0].succeeded(&scope.policy, sent, now);
+    let _ = gates.update(std::slice::from_ref(scope), step).await.unwrap();
+}
+
+async fn turns(count: u32) {
+    for _ in 0..count {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A member gives a place back, and takes it again while that is under way: nobody else may have it meanwhile.
+#[tokio::test]
+async fn c2_a_place_that_is_being_given_back_is_not_used() {
+    let world = Arc::new(World::default());
+    let (one, other, a) = (world.member(), world.member(), scope(2));
+    one.greet().await.unwrap();
+    other.greet().await.unwrap();
+    // The other one uses the scope as well; the first has started often enough to be given places ahead.
+    let first = take(&other, &a).await.unwrap();
+    succeed(&other, &a, first).await;
+    for _ in 0..6 {
+        let sent = take(&one, &a).await.unwrap();
+        succeed(&one, &a, sent).await;
+    }
+    let _kept = take(&other, &a).await.unwrap();
+    let mine = take(&one, &a).await.unwrap();
+    succeed(&one, &a, mine).await;
+    // The store hears of it only when the test says so.
+    let go = Arc::new(Notify::new());
+    *world.delays.lock() = Delays::Held(go.clone());
+    one.0.flush();
+    turns(10).await;
+    let again = tokio::spawn({
+        let (one, a) = (one.clone(), a.clone());
+        async move { take(&one, &a).await }
+    });
+    turns(10).await;
+    *world.delays.lock() = Delays::None;
+    go.notify_waiters();
+    turns(20).await; // it has landed, and the other one has heard of it
+    let theirs = take(&other, &a).await;
+    let again = again.await.unwrap();
+    assert!(!(again.is_some() && theirs.is_some()), "three on the wire, and two are allowed");
+}
+
+/// Members, tasks and delays of chance; each start is counted where it happens.
+#[test]
+fn c2_no_order_of_answers_and_calls_exceeds_the_cap() {
+    let rounds = std::env::var("FORBEAR_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    for seed in 0..rounds {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let most = runtime.block_on(scramble(seed));
+        assert!(most <= 3, "{most} on the wire, and three are allowed: seed {seed}");
+    }
+}
+
+async fn scramble(seed: u64) -> usize {
+    let world = Arc::new(World::default());
+    let (stores, a) = ([world.member(), world.member(), world.member()], scope(3));
+    for store in &stores {
+        store.greet().await.unwrap();
+    }
+    *world.delays.lock() = Delays::Random(fastrand::Rng::with_seed(seed), 12);
+    let (on_wire, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut tasks = Vec::new();
+    for (i, store) in stores.iter().cycle().take(9).enumerate() {
+        let (store, a, on_wire, most) = (store.clone(), a.clone(), on_wire.clone(), most.clone());
+        let mut rng = fastrand::Rng::with_seed(seed * 100 + i as u64);
+        tasks.push(tokio::spawn(async move {
+            let mut done = 0;
+            while done < 60 {
+                turns(rng.u32(0..6)).await;
+                let Some(sent) = take(&store, &a).await else { continue };
+                most.fetch_max(on_wire.fetch_add(1, SeqCst) + 1, SeqCst);
+                turns(rng.u32(0..10)).await;
+                on_wire.fetch_sub(1, SeqCst);
+                succeed(&store, &a, sent).await;
+                done += 1;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    most.load(SeqCst)
+}
