@@ -1,6 +1,8 @@
 //! What others do, to compare with: retry loops of each worker for itself, two well-known rate controllers, and an oracle
 //! that knows the limit.
 
+mod board;
+
 use std::time::Duration;
 
 use forbear_core::time::Timestamp;
@@ -11,11 +13,18 @@ use crate::{
     world::EPOCH,
 };
 
+pub use board::Board;
+
 /// When a worker that was refused tries again, for itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Retry {
     /// After the same time, always.
     Every(Duration),
+    /// After twice the time of the last try, whatever was told.
+    Doubling {
+        /// The first wait.
+        base: Duration,
+    },
     /// Full jitter between nothing and `base * 2^attempt`, at most `cap`; a told wait is obeyed first.
     FullJitter {
         /// The first ceiling.
@@ -57,6 +66,7 @@ impl Client for Alone {
         }
         let wait = match self.retry {
             Retry::Every(wait) => wait,
+            Retry::Doubling { base } => base.saturating_mul(2u32.saturating_pow(*attempt)),
             Retry::FullJitter { base, cap } => {
                 let ceiling = base.saturating_mul(2u32.saturating_pow(*attempt)).min(cap);
                 reply.told.unwrap_or_default() + ceiling.mul_f64(roll)

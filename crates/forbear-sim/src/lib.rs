@@ -19,6 +19,7 @@ mod trace;
 mod watch;
 mod world;
 
+pub mod fleet;
 pub mod habits;
 pub mod picture;
 pub mod sets;

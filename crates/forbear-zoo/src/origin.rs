@@ -304,7 +304,7 @@ fn build_rule(spec: &RuleSpec, epoch: Duration) -> Box<dyn Rule> {
         Kind::Sentence { wait } => Box::new(Sentence::new(wait)),
     };
     if let Some(pause) = spec.penalty {
-        rule = Box::new(Penalty::new(rule, pause));
+        rule = Box::new(Penalty::new(rule, pause, spec.penalty_early.unwrap_or(pause)));
     }
     if let Some(ban) = spec.ban {
         rule = Box::new(Ban::new(rule, ban.strikes, ban.within, ban.term));

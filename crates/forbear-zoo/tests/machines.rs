@@ -263,6 +263,18 @@ fn a_penalty_grows_with_every_knock_and_ends_with_silence() {
 }
 
 #[test]
+fn a_penalty_may_be_longer_for_whoever_comes_early() {
+    let mut machine = machine("token-bucket:rate=10/s,burst=1,penalty=30s/60s,hint=seconds");
+    assert_eq!(status(&mut machine, ms(0)), 200);
+    for (at, told) in [(10, "30"), (29_000, "60"), (31_000, "60")] {
+        let answer = hit(&mut machine, ms(at), Facts::get("/"));
+        assert_eq!((answer.status, header(&answer, "retry-after")), (429, Some(told)), "{at}");
+    }
+    assert_eq!(status(&mut machine, ms(90_999)), 429);
+    assert_eq!(status(&mut machine, ms(150_999)), 200);
+}
+
+#[test]
 fn three_refusals_bring_a_ban_that_does_not_say_how_long() {
     let mut machine = machine("token-bucket:rate=1/s,burst=1,ban=3/10s/60s,hint=seconds,hint=draft-7");
     assert_eq!(status(&mut machine, ms(0)), 200);

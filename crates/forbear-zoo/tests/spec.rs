@@ -59,6 +59,7 @@ fn texts_that_are_one_and_the_same() {
             "token-bucket:step=20m/3,rate=5/s,step=10m/0.5,wave=0.3/10m",
             "token-bucket:rate=5/s,burst=1,wave=0.3/600s,step=600s/0.5,step=1200s/3",
         ),
+        ("token-bucket:rate=2/s,penalty=30s/1m", "token-bucket:rate=2/s,burst=1,penalty=30s/60s"),
         ("fixed-window:phase=epoch,limit=100/1m", "fixed-window:limit=100/60s"),
         ("open:hint=ms+concurrency:max=3", "concurrency:max=3,wait=1s,hint=ms"),
         ("sentence:match=/a,match=/b*", "sentence:wait=1d,match=/a,match=/b*"),

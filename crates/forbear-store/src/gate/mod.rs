@@ -8,11 +8,15 @@ mod memory;
 mod record;
 mod redis;
 mod shared;
+#[cfg(feature = "simulated")]
+mod simulated;
 
 use std::{future::Future, io};
 
 use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 
+#[cfg(feature = "simulated")]
+pub use self::simulated::{Drift, SimGates, SimStore, Weather};
 pub use self::{
     any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use super::{Budget, Refusal, Rule};
 
-/// After a refusal everything is refused until nobody has knocked for `pause`.
+/// After a refusal everything is refused for `pause`; each knock within starts a time of its own, `early`.
 #[derive(Debug)]
 pub(crate) struct Penalty {
     inner: Box<dyn Rule>,
     pause: Duration,
+    early: Duration,
     until: Duration,
 }
 
 impl Penalty {
-    pub(crate) fn new(inner: Box<dyn Rule>, pause: Duration) -> Penalty {
-        Penalty { inner, pause, until: Duration::ZERO }
+    pub(crate) fn new(inner: Box<dyn Rule>, pause: Duration, early: Duration) -> Penalty {
+        Penalty { inner, pause, early, until: Duration::ZERO }
     }
 }
 
@@ -33,9 +34,12 @@ impl Rule for Penalty {
     }
 
     fn refuse(&mut self, now: Duration) -> Refusal {
-        let inner = if self.until <= now { self.inner.refuse(now).wait } else { Duration::ZERO };
-        self.until = now + self.pause;
-        Refusal::after(self.pause.max(inner))
+        let (pause, inner) = match self.until <= now {
+            true => (self.pause, self.inner.refuse(now).wait),
+            false => (self.early, Duration::ZERO),
+        };
+        self.until = now + pause;
+        Refusal::after(pause.max(inner))
     }
 
     fn depart(&mut self) {

@@ -53,7 +53,7 @@ pub use rate::{Rate, RateError};
 /// | `flaky` | `reset`, `bad-gateway`, `truncated`, `stalled` (shares of 1, each 0), `stall` (30s) |
 ///
 /// Keys of every rule (not of the last two): `scope` (`endpoint`, `path`, `account`, `client`; repeat it to combine), `match`
-/// (a path with `*`; repeat it for more), `penalty` (a time), `ban` (`3/60s/10m`: three refusals within 60 s, ten minutes),
+/// (a path with `*`; repeat it for more), `penalty` (a time; `30s/60s`: 60 s for who comes early), `ban` (`3/60s/10m`: three refusals within 60 s, ten minutes),
 /// `rejected` (`count`). Keys of the whole, in any part: `hint` (`seconds`, `http-date`, `ms`, `reset-epoch`, `reset-delta`,
 /// `draft-3`, `draft-7`, `structured`; repeat it for several), `status`, `lie` (a factor), `skew` (a time, or `-` and a time),
 /// `seed`.
@@ -88,6 +88,8 @@ pub(crate) struct RuleSpec {
     pub(crate) scope: Vec<Scope>,
     pub(crate) matching: Vec<String>,
     pub(crate) penalty: Option<Duration>,
+    /// What a request inside a penalty starts; the penalty itself, where it is none.
+    pub(crate) penalty_early: Option<Duration>,
     pub(crate) ban: Option<BanSpec>,
     pub(crate) rejected_count: bool,
     /// Moves the rate of a token bucket; still for every other kind.
@@ -288,7 +290,13 @@ impl Spec {
     /// A refusal by the last rule shuts it for `pause`; each request inside starts that time again.
     #[must_use]
     pub fn penalty(self, pause: Duration) -> Spec {
-        self.last(|rule| rule.penalty = Some(pause))
+        self.last(|rule| (rule.penalty, rule.penalty_early) = (Some(pause), None))
+    }
+
+    /// [`Spec::penalty`], where each request inside starts another time: `early`.
+    #[must_use]
+    pub fn penalty_early(self, pause: Duration, early: Duration) -> Spec {
+        self.last(|rule| (rule.penalty, rule.penalty_early) = (Some(pause), Some(early)))
     }
 
     /// So many refusals by the last rule (`strikes`) `within` a time, and it answers 403 for `term`.
@@ -377,6 +385,7 @@ impl Spec {
             scope: Vec::new(),
             matching: Vec::new(),
             penalty: None,
+            penalty_early: None,
             ban: None,
             rejected_count: false,
             tide: Tide::default(),

@@ -230,7 +230,12 @@ impl<'a> Settings<'a> {
             }
             rule.matching.push(value.to_owned());
         }
-        rule.penalty = self.time("penalty")?;
+        if let Some(value) = self.one("penalty")? {
+            let expected =
+                "a time such as 250ms, 30s, 5m, 1d, or two, the second for who comes early: 30s/60s";
+            let (pause, early) = penalty(value).ok_or_else(|| bad("penalty", value, expected))?;
+            (rule.penalty, rule.penalty_early) = (Some(pause), early);
+        }
         if let Some(value) = self.one("ban")? {
             let expected = "refusals, within a time, for a time: 3/60s/10m";
             rule.ban = Some(ban(value).ok_or_else(|| bad("ban", value, expected))?);
@@ -382,6 +387,15 @@ fn wave(text: &str) -> Option<(f64, Duration)> {
     Some((share, parse_duration(period).filter(|period| !period.is_zero())?))
 }
 
+/// `30s`, or `30s/60s`.
+fn penalty(text: &str) -> Option<(Duration, Option<Duration>)> {
+    let time = |text| parse_duration(text).filter(|time| !time.is_zero());
+    match text.split_once('/') {
+        None => Some((time(text)?, None)),
+        Some((pause, early)) => Some((time(pause)?, Some(time(early)?))),
+    }
+}
+
 /// `20m/0.5`.
 fn step(text: &str) -> Option<(Duration, f64)> {
     let (at, factor) = text.split_once('/')?;
@@ -497,7 +511,10 @@ fn show_rule(rule: &RuleSpec) -> (&'static str, Vec<String>) {
         scopes.filter(|(name, _)| !(sentence && *name == "path")).map(|(name, _)| format!("scope={name}")),
     );
     settings.extend(rule.matching.iter().map(|pattern| format!("match={pattern}")));
-    settings.extend(rule.penalty.map(|pause| time("penalty", pause)));
+    settings.extend(rule.penalty.map(|pause| match rule.penalty_early {
+        None => time("penalty", pause),
+        Some(early) => format!("{}/{}", time("penalty", pause), show_duration(early)),
+    }));
     settings.extend(
         rule.ban.map(|ban| {
             format!("ban={}/{}/{}", ban.strikes, show_duration(ban.within), show_duration(ban.term))

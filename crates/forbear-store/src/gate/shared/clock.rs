@@ -10,12 +10,21 @@ use parking_lot::Mutex;
 
 use crate::gate::clock::monotonic_ns;
 
+/// A monotonic clock, in microseconds.
+pub(crate) type Tick = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// The machine's.
+pub(super) fn of_the_machine() -> Tick {
+    Box::new(|| monotonic_ns() / 1000)
+}
+
 /// Moments of the store, carried on by this process's monotonic clock. They never go back.
 ///
 /// An answer was written some time before it came in, so the moment it tells is the least that it can be by then: with it
 /// waits end late, never early. How late at most is [`StoreClock::slack`].
-#[derive(Debug)]
 pub(super) struct StoreClock {
+    /// The process's monotonic clock, in microseconds.
+    tick: Tick,
     anchor: Mutex<Anchor>,
     last: AtomicU64,
 }
@@ -31,13 +40,13 @@ struct Anchor {
 }
 
 impl StoreClock {
-    pub(super) fn new() -> StoreClock {
-        StoreClock { anchor: Mutex::default(), last: AtomicU64::new(0) }
+    pub(super) fn new(tick: Tick) -> StoreClock {
+        StoreClock { tick, anchor: Mutex::default(), last: AtomicU64::new(0) }
     }
 
     /// A reading of the monotonic clock, in microseconds.
-    pub(super) fn tick() -> u64 {
-        monotonic_ns() / 1000
+    pub(super) fn tick(&self) -> u64 {
+        (self.tick)()
     }
 
     /// An answer that was asked for at `sent_us`, came in at `received_us`, and told the store's time.
@@ -61,7 +70,7 @@ impl StoreClock {
     /// The present moment, on our side of the steps of the store's clock.
     pub(super) fn now(&self) -> Timestamp {
         let anchor = *self.anchor.lock();
-        let now = anchor.store_us + StoreClock::tick().saturating_sub(anchor.at_us) + anchor.ahead_us;
+        let now = anchor.store_us + self.tick().saturating_sub(anchor.at_us) + anchor.ahead_us;
         Timestamp::from_micros(self.last.fetch_max(now, Relaxed).max(now))
     }
 
@@ -87,9 +96,9 @@ mod tests {
 
     #[test]
     fn t1_the_stores_time_never_goes_back() {
-        let clock = StoreClock::new();
+        let clock = StoreClock::new(of_the_machine());
         let at = |s: u64| Timestamp::from_secs(s);
-        let tick = StoreClock::tick();
+        let tick = clock.tick();
         clock.observe(at(1_000_000), tick, tick + 100);
         let first = clock.now();
         assert!(first >= at(1_000_000) && first < at(1_000_060), "{first:?}");
@@ -106,8 +115,8 @@ mod tests {
 
     #[test]
     fn t1_a_late_answer_is_no_step() {
-        let clock = StoreClock::new();
-        let tick = StoreClock::tick();
+        let clock = StoreClock::new(of_the_machine());
+        let tick = clock.tick();
         clock.observe(Timestamp::from_secs(1_000), tick, tick + 10);
         clock.observe(
             Timestamp::from_secs(1_000).plus(Duration::from_millis(1)),

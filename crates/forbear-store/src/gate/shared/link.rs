@@ -4,6 +4,8 @@ use std::{future::Future, io, time::Duration};
 
 use forbear_core::time::Timestamp;
 
+use super::clock::{self, Tick};
+
 /// One key of a compare-and-set.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
@@ -62,6 +64,11 @@ pub(crate) trait Link: Send + Sync + 'static {
 
     /// Connects anew, after a failure.
     fn reconnect(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// The member's monotonic clock.
+    fn tick(&self) -> Tick {
+        clock::of_the_machine()
+    }
 }
 
 /// What an answer of a store means, and what to do about it.

@@ -38,6 +38,8 @@ use tokio::{
     sync::{Notify, futures::OwnedNotified},
 };
 
+#[cfg(feature = "simulated")]
+pub(crate) use self::clock::Tick;
 use self::{
     clock::StoreClock,
     entry::{Entry, Flying},
@@ -100,9 +102,10 @@ enum Purpose {
 impl<L: Link> SharedGates<L> {
     /// A member on a store that answers; `first` is its first answer.
     pub(crate) fn new(link: L, options: SharedOptions) -> SharedGates<L> {
+        let clock = StoreClock::new(link.tick());
         let inner = Arc::new(Inner {
             link,
-            clock: StoreClock::new(),
+            clock,
             me: fastrand::u64(1..),
             options,
             table: Mutex::default(),
@@ -397,10 +400,10 @@ impl<L: Link> Inner<L> {
 
     /// Asks the store, and reads its clock.
     async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
-        let sent = StoreClock::tick();
+        let sent = self.clock.tick();
         let answer = tokio::time::timeout(self.options.patience, self.link.swap(writes, tell)).await;
         let reply = answer.unwrap_or(Err(LinkError::Hung))?;
-        self.clock.observe(reply.time, sent, StoreClock::tick());
+        self.clock.observe(reply.time, sent, self.clock.tick());
         let mut table = self.table.lock();
         table.counts.round_trips += 1;
         table.counts.conflicts += u64::from(reply.found.is_some());
