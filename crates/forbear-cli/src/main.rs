@@ -10,6 +10,7 @@ mod fetch;
 mod job;
 mod progress;
 mod shell;
+mod sim;
 mod table;
 mod words;
 
@@ -55,6 +56,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Fetch(args) => on_runtime(fetch::run(args)),
         Command::Job(args) => on_runtime(job::run(args)),
         Command::Demo(args) => on_runtime(demo::run(args)),
+        Command::Sim(args) => sim::run(&args),
     }
 }
 

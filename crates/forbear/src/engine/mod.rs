@@ -46,7 +46,7 @@ use self::{
 pub use self::{
     events::{Event, Events},
     plan::{Plan, PlannedHost, plan},
-    route::{HostStats, LaneParts},
+    route::{HostStats, LaneParts, origin_scopes},
     summary::{Broken, End, ExitCount, HostRow, Summary},
 };
 use crate::{
