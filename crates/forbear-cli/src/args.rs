@@ -41,6 +41,9 @@ pub(crate) enum Command {
     /// A throttling server and a fetch against it, without a network
     #[command(after_help = DEMO_EXAMPLE)]
     Demo(DemoArgs),
+    /// Policies against a described limiter, in virtual time: a table, and pictures
+    #[command(after_help = SIM_EXAMPLE)]
+    Sim(SimArgs),
 }
 
 /// Flags that set a key of the configuration. Values are read by the same parsers as the file's.
@@ -305,6 +308,49 @@ pub(crate) struct DemoArgs {
     pub(crate) pages: u32,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct SimArgs {
+    /// What to simulate, as TOML; flags beat it
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) scenario: Option<PathBuf>,
+    /// Policy: a shipped name or a file; may be repeated, for several side by side [default: polite]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) policy: Vec<String>,
+    /// What others do, to compare with: every-2s, jitter, aimd, cubic, oracle; may be repeated, or a list with commas
+    #[arg(long, value_name = "HABIT")]
+    pub(crate) against: Vec<String>,
+    /// The server's limit: a name or a description, as `forbear demo --limiter list` shows them [default: token-bucket:rate=10/s,burst=10,hint=seconds]
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) limiter: Option<String>,
+    /// Workers, each with at most one request on the wire [default: 64]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<String>,
+    /// Mean time from a start to its answer, like 50ms [default: 100ms]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) latency: Option<String>,
+    /// Pages to get [default: 1000, or as many as go within --run-for]
+    #[arg(long, value_name = "N")]
+    pub(crate) pages: Option<String>,
+    /// End of the run in virtual time, like 1h [default: four times the best time, 10m at least]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) run_for: Option<String>,
+    /// Seed of all chance: the same seed is the same run [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<String>,
+    /// Host whose settings a policy or configuration may have [default: api.example.com]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+    /// Configuration file that holds on top of each policy [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Directory for pictures as SVG: one of each run, and one of all side by side
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pictures: Option<PathBuf>,
+    /// As one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 impl SettingsArgs {
     /// Where the settings come from, for an input that stands in `beside`.
     ///
@@ -411,6 +457,12 @@ Examples:
   forbear demo
   forbear demo --limiter sliding-log
   forbear demo --limiter 'fixed-window:limit=50/2s,hint=http-date' --pages 300";
+const SIM_EXAMPLE: &str = "\
+Examples:
+  forbear sim --limiter 'token-bucket:rate=50/s,burst=10,hint=seconds' --pages 2000
+  forbear sim --policy polite --policy ours.toml --against every-2s,jitter --pictures pictures
+  forbear sim --limiter fixed-window:limit=60/1m --workers 8 --run-for 1h --json
+Nothing is sent, and no clock is waited for.";
 
 #[cfg(test)]
 mod tests {

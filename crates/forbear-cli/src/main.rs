@@ -11,6 +11,7 @@ mod gate;
 mod job;
 mod progress;
 mod shell;
+mod sim;
 mod table;
 mod words;
 
@@ -57,6 +58,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Gate(args) => on_runtime(gate::run(args)),
         Command::Job(args) => on_runtime(job::run(args)),
         Command::Demo(args) => on_runtime(demo::run(args)),
+        Command::Sim(args) => sim::run(&args),
     }
 }
 

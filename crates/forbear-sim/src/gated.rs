@@ -17,11 +17,11 @@ use crate::{
     trace::Phase,
 };
 
-/// One fleet behind the gate of one origin.
+/// One fleet behind the gates of one origin's scopes.
 #[derive(Clone, Debug)]
 pub struct Gated {
-    gates: [Gate; 1],
-    scopes: [BoundScope; 1],
+    gates: Box<[Gate]>,
+    scopes: Arc<[BoundScope]>,
     items: u64,
 }
 
@@ -30,19 +30,20 @@ impl Gated {
     #[must_use]
     pub fn new(policy: ScopePolicy, workers: u32) -> Gated {
         let policy = ScopePolicy { concurrency_max: workers, ..policy };
-        let gates = [Gate::new(&policy)];
         let key = ScopeKey::from_text("https://origin.test:443");
-        Gated {
-            gates,
-            scopes: [BoundScope { key, by: None, role: Role::Planned, policy: Arc::new(policy) }],
-            items: 0,
-        }
+        Gated::over([BoundScope { key, by: None, role: Role::Planned, policy: Arc::new(policy) }].into())
     }
 
-    /// The gate.
+    /// A fleet whose every request counts for all these scopes, the widest first.
     #[must_use]
-    pub fn gate(&self) -> &Gate {
-        &self.gates[0]
+    pub fn over(scopes: Arc<[BoundScope]>) -> Gated {
+        Gated { gates: scopes.iter().map(|scope| Gate::new(&scope.policy)).collect(), scopes, items: 0 }
+    }
+
+    /// The gates, in the order of the scopes.
+    #[must_use]
+    pub fn gates(&self) -> &[Gate] {
+        &self.gates
     }
 }
 
@@ -74,16 +75,19 @@ impl Client for Gated {
 
     fn crash(&mut self, now: Timestamp) {
         // P8: what a store keeps of a gate outlives the process, and nothing else does.
-        let policy = &self.scopes[0].policy;
-        self.gates = [Gate::restore(policy, &self.gates[0].snapshot(), now)];
+        for (gate, scope) in self.gates.iter_mut().zip(&*self.scopes) {
+            *gate = Gate::restore(&scope.policy, &gate.snapshot(), now);
+        }
     }
 
     fn phase(&self, now: Timestamp) -> Option<Phase> {
-        Phase::by_name(self.gates[0].state(now))
+        // Of several scopes the most closed one decides.
+        self.gates.iter().filter_map(|gate| Phase::by_name(gate.state(now))).max_by_key(|phase| *phase as u8)
     }
 
     fn pace(&self) -> Option<f64> {
-        self.gates[0].learned_rate().map(f64::from)
+        let rates = self.gates.iter().filter_map(Gate::learned_rate).map(f64::from);
+        rates.min_by(f64::total_cmp)
     }
 }
 

@@ -240,6 +240,8 @@ impl Oracle {
 
 impl Client for Oracle {
     type Ticket = ();
+    /// It goes by the limit alone: a refusal, where others share it, changes nothing.
+    const FORBEARS: bool = false;
 
     fn ask(&mut self, _worker: u32, now: Timestamp) -> Go<()> {
         if self.truth.kind == TrueKind::Concurrency {

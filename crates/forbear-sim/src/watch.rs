@@ -16,6 +16,16 @@ pub struct Violation {
     pub what: String,
 }
 
+impl Violation {
+    /// Whether all that is wrong is that the run came to its end before the work did.
+    #[must_use]
+    pub fn is_about_progress(&self) -> bool {
+        self.what.starts_with(PROGRESS)
+    }
+}
+
+const PROGRESS: &str = "it does not get on";
+
 /// Watches one client before one limit.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -93,7 +103,7 @@ impl Watch {
         };
         if self.on && stuck {
             let at = Timestamp::ZERO.plus(took).since(Timestamp::ZERO);
-            let what = format!("it does not get on: nothing was served for {silent:?}");
+            let what = format!("{PROGRESS}: nothing was served for {silent:?}");
             return Err(Violation { at, what });
         }
         Ok(())

@@ -8,7 +8,7 @@ use forbear_zoo::{Facts, Origin, Ruling, SplitMix64, Verdict};
 use crate::{
     client::{Client, Go, Reply},
     report::Report,
-    scenario::{Scenario, TrueKind, Work},
+    scenario::{Scenario, Work},
     trace::{Recorder, Trace},
     watch::{Violation, Watch},
 };
@@ -75,7 +75,7 @@ struct World<'a, C: Client> {
 /// # Errors
 /// The client broke a promise of its contract, or did not get on.
 pub fn run<C: Client>(scenario: &Scenario, client: &mut C) -> Result<Report, Violation> {
-    play(scenario, client, Recorder::new(None))
+    play(scenario, client, Recorder::new(None)).kept()
 }
 
 /// The same, and keeps in `trace` what it looked like over time, also of a run that ends with a broken promise.
@@ -87,10 +87,36 @@ pub fn run_traced<C: Client>(
     client: &mut C,
     trace: &mut Trace,
 ) -> Result<Report, Violation> {
-    play(scenario, client, Recorder::new(Some(trace)))
+    play(scenario, client, Recorder::new(Some(trace))).kept()
 }
 
-fn play<C: Client>(scenario: &Scenario, client: &mut C, recorder: Recorder<'_>) -> Result<Report, Violation> {
+/// A run, whatever came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Played {
+    /// Its numbers, up to where it went.
+    pub report: Report,
+    /// The promise that the client broke, if it did.
+    pub broken: Option<Violation>,
+}
+
+impl Played {
+    fn kept(self) -> Result<Report, Violation> {
+        match self.broken {
+            Some(broken) => Err(broken),
+            None => Ok(self.report),
+        }
+    }
+}
+
+/// As [`run_traced`], for a reader who wants the numbers in any case. That the run was over before the work was breaks no
+/// promise here.
+pub fn observe<C: Client>(scenario: &Scenario, client: &mut C, trace: Option<&mut Trace>) -> Played {
+    let mut played = play(scenario, client, Recorder::new(trace));
+    played.broken = played.broken.filter(|broken| !broken.is_about_progress());
+    played
+}
+
+fn play<C: Client>(scenario: &Scenario, client: &mut C, recorder: Recorder<'_>) -> Played {
     let mut world = World::new(scenario, client, recorder);
     world.start();
     let gone = world.go();
@@ -98,8 +124,7 @@ fn play<C: Client>(scenario: &Scenario, client: &mut C, recorder: Recorder<'_>) 
     let early = gone.is_err() || world.is_done();
     let took = if early { world.now.since(EPOCH) } else { scenario.run_for };
     world.recorder.end(took, scenario);
-    gone?;
-    world.end()
+    world.end(gone.err())
 }
 
 impl<'a, C: Client> World<'a, C> {
@@ -267,7 +292,10 @@ impl<'a, C: Client> World<'a, C> {
         let sent = flight.sent.since(EPOCH);
         self.report.judged(sent, since, refused, ruling.status, self.on_wire.saturating_sub(1));
         self.recorder.arrived(since, served, refused);
-        let mut reply = Reply { status: ruling.status, refused, told: None, headers: Vec::new() };
+        // What breaks on the way has no status of its own.
+        let broken = !served && !refused && ruling.status < 400;
+        let status = if broken { 502 } else { ruling.status };
+        let mut reply = Reply { status, refused, told: None, headers: Vec::new() };
         if refused {
             let answer = origin.words(since, &ruling);
             reply.told = answer.told;
@@ -278,7 +306,7 @@ impl<'a, C: Client> World<'a, C> {
             left = left.plus(self.scenario.latency.sample(&mut self.chance) + ruling.latency);
         }
         flight.reply = Some(reply);
-        if self.scenario.truth.kind == TrueKind::Concurrency && !refused {
+        if self.scenario.spec.counts_what_is_on_the_wire() && !refused {
             flight.ruling = Some(ruling);
             self.at(left, Event::Departs(id));
         } else {
@@ -343,17 +371,21 @@ impl<'a, C: Client> World<'a, C> {
         self.line_at = self.now;
     }
 
-    fn end(mut self) -> Result<Report, Violation> {
+    fn end(mut self, broken: Option<Violation>) -> Played {
         let took = self.now.since(EPOCH);
+        let broken = broken.or_else(|| self.check(took).err());
+        self.report.end(self.scenario, took, self.client.pace());
+        (self.report.paused, self.report.on_wire) = (self.recorder.shut, self.on_wire);
+        Played { report: self.report, broken }
+    }
+
+    fn check(&self, took: Duration) -> Result<(), Violation> {
         if let Work::Pages(_) | Work::Stream(_) = self.scenario.work {
             // J5: every page is done, waits, or is on the wire.
             let accounted = self.report.done + u64::from(self.pending) + u64::from(self.on_wire);
             self.watch.nothing_lost(u64::from(self.pages_in), accounted, self.now)?;
         }
-        self.watch.ends(&self.scenario.work, self.is_done(), self.report.last_served, took)?;
-        self.report.end(self.scenario, took, self.client.pace());
-        (self.report.paused, self.report.on_wire) = (self.recorder.shut, self.on_wire);
-        Ok(self.report)
+        self.watch.ends(&self.scenario.work, self.is_done(), self.report.last_served, took)
     }
 }
 

@@ -62,4 +62,4 @@ pub use log::{Hit, Intrusion, Log, Pause, Probe, peak};
 pub use origin::{Origin, Ruling};
 pub use rng::SplitMix64;
 pub use server::{Counts, Server, ServerOptions};
-pub use spec::{EXAMPLES, Example, Rate, RateError, Scope, Spec, SpecError};
+pub use spec::{EXAMPLES, Example, Rate, RateError, Scope, Shape, Spec, SpecError, Tightest};

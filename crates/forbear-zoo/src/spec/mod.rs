@@ -8,10 +8,12 @@ use crate::limiter::trouble::Shares;
 use crate::origin::Origin;
 
 mod examples;
+mod most;
 mod parse;
 mod rate;
 
 pub use examples::{EXAMPLES, Example};
+pub use most::{Shape, Tightest};
 pub use parse::SpecError;
 pub use rate::{Rate, RateError};
 

@@ -86,15 +86,17 @@ impl Spec {
 
 impl RuleSpec {
     fn tightest(&self, service: Duration) -> Option<Tightest> {
-        let windowed = |limit: u32, window: Duration| (f64::from(limit) / window.as_secs_f64(), f64::from(limit));
+        let windowed =
+            |limit: u32, window: Duration| (f64::from(limit) / window.as_secs_f64(), f64::from(limit));
         let (shape, (rate, number), window) = match self.kind {
             Kind::TokenBucket { rate, burst } | Kind::Gcra { rate, burst } => {
                 (Shape::Bucket, (rate.hertz(), f64::from(burst)), None)
             }
             Kind::FixedWindow { limit, window, .. } => (Shape::Fixed, windowed(limit, window), Some(window)),
-            Kind::SlidingLog { limit, window } | Kind::SlidingCounter { limit, window } => {
-                (Shape::Sliding, windowed(limit, window), Some(window))
-            }
+            // Of a limit on costs: where each request costs one.
+            Kind::SlidingLog { limit, window }
+            | Kind::SlidingCounter { limit, window }
+            | Kind::CostLog { limit, window } => (Shape::Sliding, windowed(limit, window), Some(window)),
             Kind::Concurrency { max, .. } => {
                 (Shape::Concurrency, (served_by(max, service), f64::from(max)), None)
             }
@@ -115,13 +117,18 @@ impl RuleSpec {
             }
             Kind::Gcra { rate, burst } => f64::from(burst) + rate.hertz() * seconds,
             Kind::FixedWindow { limit, window, first_request: false } => {
-                let edges = (epoch + time).as_nanos() / window.as_nanos() - epoch.as_nanos() / window.as_nanos();
+                let edges =
+                    (epoch + time).as_nanos() / window.as_nanos() - epoch.as_nanos() / window.as_nanos();
                 f64::from(limit) * (edges as f64 + 1.0)
             }
-            Kind::FixedWindow { limit, window, .. } | Kind::SlidingLog { limit, window } => {
+            Kind::FixedWindow { limit, window, .. }
+            | Kind::SlidingLog { limit, window }
+            | Kind::CostLog { limit, window } => {
                 f64::from(limit) * ((time.as_nanos() / window.as_nanos()) as f64 + 1.0)
             }
-            Kind::SlidingCounter { limit, window } => f64::from(limit) * (1.0 + seconds / window.as_secs_f64()),
+            Kind::SlidingCounter { limit, window } => {
+                f64::from(limit) * (1.0 + seconds / window.as_secs_f64())
+            }
             Kind::Concurrency { max, .. } => f64::from(max) + served_by(max, service) * seconds,
             Kind::Maintenance { .. } | Kind::Sentence { .. } => f64::INFINITY,
         }
@@ -178,8 +185,9 @@ mod tests {
             let spec: Spec = text.parse().unwrap();
             for time in [S / 2, 3 * S, 25 * S] {
                 let (got, most) = (f64::from(greedy(&spec, time)), spec.most(EPOCH, S, time).floor());
-                // A sliding counter weighs by the clock's windows, so that a first burst may cost a part of the next.
-                let least = if text.starts_with("sliding-counter") { 0.6 } else { 0.93 };
+                // A sliding counter weighs by the clock's windows, so that a first burst may cost a part of the next; and of two
+                // rules one may come in the other's way.
+                let least = if text.starts_with("sliding-counter") { 0.6 } else { 0.9 };
                 assert!(got <= most && got >= most * least - 1.0, "{text} {time:?}: {got} of {most}");
             }
         }
@@ -212,7 +220,9 @@ mod tests {
     #[test]
     fn what_a_simulation_cannot_play_is_known() {
         let of = |text: &str| text.parse::<Spec>().unwrap();
-        assert!(of("sentence:match=/shut/*").is_about_paths() && of("gcra:rate=1/s,match=/a").is_about_paths());
+        assert!(
+            of("sentence:match=/shut/*").is_about_paths() && of("gcra:rate=1/s,match=/a").is_about_paths()
+        );
         assert!(!of("gcra:rate=1/s").is_about_paths());
         assert!(of("open + concurrency:max=2").counts_what_is_on_the_wire());
         assert!(!of("sliding-log:limit=2/s").counts_what_is_on_the_wire());

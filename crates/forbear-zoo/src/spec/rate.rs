@@ -57,7 +57,9 @@ impl Rate {
         self.per.as_nanos() as i128
     }
 
-    pub(crate) fn hertz(self) -> f64 {
+    /// Requests a second.
+    #[must_use]
+    pub fn hertz(self) -> f64 {
         f64::from(self.count) / self.per.as_secs_f64()
     }
 }

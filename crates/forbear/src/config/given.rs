@@ -16,8 +16,8 @@ use toml::de::DeValue;
 use super::{SettingsError, parse_duration, parse_size};
 
 /// A value before anything is known about it.
-#[derive(Clone, Copy)]
-pub(super) enum Given<'a> {
+#[derive(Clone, Copy, Debug)]
+pub enum Given<'a> {
     /// The text of a flag's value.
     Flag(&'a str),
     /// A value of a file.
@@ -36,7 +36,10 @@ impl<'a> Given<'a> {
     }
 
     /// A number, in a flag's text too.
-    fn number(self, wanted: &str) -> Result<u64, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn number(self, wanted: &str) -> Result<u64, String> {
         let read = match self {
             Given::Flag(text) => text.trim().parse().ok(),
             Given::File(DeValue::Integer(n)) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
@@ -46,7 +49,10 @@ impl<'a> Given<'a> {
     }
 
     /// A count that may not be zero, `least` being what zero would mean.
-    pub(super) fn count(self, zero: &str) -> Result<NonZeroU32, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn count(self, zero: &str) -> Result<NonZeroU32, String> {
         let n = self.number("a whole number")?;
         let n = u32::try_from(n).ok().filter(|n| *n <= COUNT_MAX).ok_or(format!("at most {COUNT_MAX}"))?;
         NonZeroU32::new(n).ok_or_else(|| format!("must be at least 1: {zero}"))
@@ -60,13 +66,19 @@ impl<'a> Given<'a> {
     }
 
     /// A count that may be zero.
-    pub(super) fn tally(self) -> Result<u32, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn tally(self) -> Result<u32, String> {
         let n = self.number("a whole number")?;
         u32::try_from(n).ok().filter(|n| *n <= COUNT_MAX).ok_or(format!("at most {COUNT_MAX}"))
     }
 
     /// A time in words. In a file a bare 0 is understood, any other bare number is not.
-    pub(super) fn duration(self) -> Result<Duration, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn duration(self) -> Result<Duration, String> {
         let text = match self {
             Given::File(DeValue::Integer(n)) => n.as_str(),
             Given::File(DeValue::Float(n)) => n.as_str(),
@@ -76,7 +88,10 @@ impl<'a> Given<'a> {
     }
 
     /// A time that may not be nothing.
-    pub(super) fn some_duration(self, zero: &str) -> Result<Duration, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn some_duration(self, zero: &str) -> Result<Duration, String> {
         let found = self.duration()?;
         if found.is_zero() { Err(format!("must be longer than nothing: {zero}")) } else { Ok(found) }
     }
@@ -92,7 +107,10 @@ impl<'a> Given<'a> {
     }
 
     /// Rates in words: one, several with commas between, or a list with one in each text.
-    pub(super) fn rates(self) -> Result<RateList, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn rates(self) -> Result<RateList, String> {
         let list = match self {
             Given::File(DeValue::Array(_)) => {
                 let rates = self.texts()?.into_iter().map(str::parse).collect::<Result<Vec<Rate>, _>>();
@@ -123,7 +141,10 @@ impl<'a> Given<'a> {
     }
 
     /// A plain number.
-    pub(super) fn float(self) -> Result<f64, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn float(self) -> Result<f64, String> {
         let read: Result<f64, ParseFloatError> = match self {
             Given::Flag(text) => text.trim().parse(),
             Given::File(DeValue::Float(n)) => n.as_str().replace('_', "").parse(),
@@ -146,12 +167,18 @@ impl<'a> Given<'a> {
     }
 
     /// A text of one's own choosing.
-    pub(super) fn free_text(self) -> Result<String, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn free_text(self) -> Result<String, String> {
         self.text("a text in quotes").map(str::to_owned)
     }
 
     /// Several texts.
-    pub(super) fn texts(self) -> Result<Vec<&'a str>, String> {
+    ///
+    /// # Errors
+    /// What was wanted, in words.
+    pub fn texts(self) -> Result<Vec<&'a str>, String> {
         let wanted = "a list of texts, like [\"a\", \"b\"]";
         match self {
             Given::Flag(text) => Ok(text.split(',').map(str::trim).collect()),

@@ -209,7 +209,7 @@ impl Build {
         sources.beside.as_ref().and_then(here).or_else(|| sources.user.as_ref().and_then(here))
     }
 
-    fn read(&mut self, path: &Path) -> Option<Doc> {
+    pub(super) fn read(&mut self, path: &Path) -> Option<Doc> {
         let problem = match read_bounded(path) {
             Ok(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => {
@@ -228,7 +228,7 @@ impl Build {
         None
     }
 
-    fn parse<'a>(&mut self, doc: &'a Doc) -> Option<Table<'a>> {
+    pub(super) fn parse<'a>(&mut self, doc: &'a Doc) -> Option<Table<'a>> {
         let (table, errors) = DeTable::parse_recoverable(&doc.text);
         if errors.is_empty() {
             return Some(table.into_inner());
@@ -545,7 +545,7 @@ const FILE_NAME: &str = "forbear.toml";
 /// Nobody writes a longer one; a log or a body taken for one is found out quickly.
 const FILE_MAX: u64 = 4 << 20;
 /// More is noise: the first few explain the rest.
-const PROBLEMS_MAX: usize = 10;
+pub(super) const PROBLEMS_MAX: usize = 10;
 /// The shipped policies, the default first.
 const POLICIES: &[(&str, &str)] = &[
     ("polite", include_str!("../../../../policies/polite.toml")),

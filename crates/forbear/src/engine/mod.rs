@@ -54,7 +54,7 @@ pub use self::{
     events::{Event, Events},
     gates::StoreLosses,
     plan::{Plan, PlannedHost, plan},
-    route::{HostStats, LaneParts},
+    route::{HostStats, LaneParts, origin_scopes},
     summary::{Broken, End, ExitCount, HostRow, Summary},
 };
 use crate::{

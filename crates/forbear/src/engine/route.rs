@@ -142,6 +142,22 @@ impl HostStats {
     }
 }
 
+/// What holds for requests to an origin that go directly and carry no credentials: the scopes that a run would ask, each with
+/// its policy, the widest first.
+///
+/// ```
+/// let settings = forbear::config::Settings::default();
+/// let scopes = forbear::engine::origin_scopes(&settings, "https://api.example.com");
+/// assert_eq!(scopes.len(), 1);
+/// ```
+#[must_use]
+pub fn origin_scopes(settings: &Settings, origin: &str) -> Arc<[BoundScope]> {
+    let (host, port) = host_and_port(origin);
+    let of_host = settings.for_host(host, port);
+    let routes = Routes::new(Arc::new(settings.clone()), Pools::Direct);
+    routes.scopes(LaneParts { origin, account: None, endpoint: None }, &of_host, None)
+}
+
 /// Makes routes, and remembers what several of them share.
 pub(crate) struct Routes {
     settings: Arc<Settings>,
