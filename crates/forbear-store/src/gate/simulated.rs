@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     SharedOptions, StoreError,
-    shared::{Link, LinkError, Push, Reply, SharedGates, Tick, Write, member_of_a_fleet},
+    shared::{Link, LinkError, Page, Push, Reply, SharedGates, Tick, Write, member_of_a_fleet},
 };
 
 /// How the way to a simulated store is, and the store itself.
@@ -176,6 +176,11 @@ impl Link for SimLink {
         self.way().await;
         // What was written stays written, whether or not anybody hears of it.
         if self.is_connected() { Ok(reply) } else { Err(cut()) }
+    }
+
+    async fn page(&self, _: Option<&str>) -> Result<Page, LinkError> {
+        let values = self.store.values.lock();
+        Ok((values.iter().map(|(key, (value, _))| (key.clone(), value.clone())).collect(), None))
     }
 
     async fn reconnect(&self) -> Result<(), LinkError> {

@@ -72,7 +72,7 @@ impl World {
 impl Link for WorldLink {
     async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
         self.world.delay().await;
-        let time = Timestamp::from_secs(1_000_000).plus(Duration::from_micros(StoreClock::tick()));
+        let time = Timestamp::from_secs(1_000_000).plus(Duration::from_micros(clock::of_the_machine()()));
         let found: Vec<Option<Vec<u8>>> = {
             let mut values = self.world.values.lock();
             let found: Vec<_> = writes.iter().map(|write| values.get(&write.key).cloned()).collect();
