@@ -2,6 +2,7 @@
 
 mod any;
 mod clock;
+mod evidence;
 mod file;
 mod memory;
 mod record;
@@ -15,6 +16,7 @@ use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
 pub use self::{
     any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,
+    evidence::EvidenceRecord,
     file::FileGates,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},

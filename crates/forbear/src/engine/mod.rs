@@ -5,6 +5,7 @@
 
 mod cookies;
 mod events;
+mod evidence;
 mod exchange;
 mod exits;
 mod feed;
@@ -44,7 +45,7 @@ use self::{
     worker::wall_now,
 };
 pub use self::{
-    events::{Event, Events},
+    events::{Event, Events, by_evidence},
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts},
     summary::{Broken, End, ExitCount, HostRow, Summary},
@@ -355,6 +356,7 @@ impl Run {
             let _ = shared.put_back(*work, due);
         }
         summary::save_exits(&shared);
+        shared.save_evidence();
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
         if end != End::Complete {
