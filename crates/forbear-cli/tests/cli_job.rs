@@ -13,6 +13,7 @@ use std::{
 
 use common::{Output, forbear, run};
 use forbear_core::{
+    evidence::Tally,
     gate::{Gate, Told},
     policy::ScopePolicy,
     time::Timestamp,
@@ -228,11 +229,19 @@ fn j2_the_reference_names_every_key_of_the_json_that_show_prints() {
         job.set_input(InputIdentity { path, size: 640, modified_us: 1, head_len: 0, head_hash: 0 }).unwrap();
         one_of_each(&job).await;
         job.save_gate(shut("http://h", Duration::from_secs(120))).unwrap();
+        let found =
+            Tally { narrow: true, score: 6.0, served_elsewhere: 14, refused_here: 6, ..Tally::default() };
+        let record = gate::EvidenceRecord::encode(&[found, Tally::default(), Tally::default()], now());
+        let (key, version) = (gate::EvidenceRecord::key("http://h"), gate::EvidenceRecord::VERSION);
+        job.save_gate(GateRecord { key, version, record, until: None }).unwrap();
         job.save_exits(vec![ExitRow { requests: 3, ..ExitRow::new("http://203.0.113.7:8080", "ok") }])
             .unwrap();
         job.close().await.unwrap();
     });
     let shown: Value = serde_json::from_str(&place.ok(&["show", "out.jsonl.job", "--json"])).unwrap();
+    let text = place.ok(&["show", "out.jsonl.job"]);
+    let line = "http://h: its limits are by account (evidence: 14 served elsewhere while 6 were refused here), since ";
+    assert!(text.contains(line), "{text}");
     let shown = shown.as_object().unwrap();
     let (mut keys, words) = documented();
     keys.sort_unstable();

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::{
+    evidence::Part,
     gate::{self, Budget, Cause, Change, Check, Fence, Gate, Sent, Told},
     hint::{self, Reading, ScopeHint},
     outcome::{ExitFault, Outcome},
@@ -155,6 +156,8 @@ pub struct Finding<'a> {
     pub roll: f64,
     /// What is known of the exit that it went by; nothing for the direct way.
     pub exit: Option<Through>,
+    /// Whose the origin's limits have been found to be, where that is narrower than everyone's (L6).
+    pub narrowed: Option<Part>,
 }
 
 /// What the exits know about one attempt that its gates do not.
@@ -174,7 +177,7 @@ pub fn report(
     finding: &Finding<'_>,
     now: Timestamp,
 ) -> News {
-    let Finding { outcome, reading, item, roll, exit } = *finding;
+    let Finding { outcome, reading, item, roll, exit, .. } = *finding;
     let named = reading.and_then(|r| r.scope_hint);
     let scope = if scopes.len() == 1 { 0 } else { blamed(scopes, finding) };
     let mut news = News::of(scope);
@@ -230,7 +233,7 @@ pub fn report(
 
 /// Which scope a report falls on.
 fn blamed(scopes: &[BoundScope], finding: &Finding<'_>) -> usize {
-    let Finding { outcome, reading, exit, .. } = *finding;
+    let Finding { outcome, reading, exit, narrowed, .. } = *finding;
     if matches!(outcome, Outcome::Blocked { .. }) {
         // What is blocked is the way from this exit to this origin, where the request has that pair.
         let pair = scopes.iter().position(|scope| scope.by.is_some_and(|by| by.exit && by.origin));
@@ -241,6 +244,7 @@ fn blamed(scopes: &[BoundScope], finding: &Finding<'_>) -> usize {
     let fault = matches!(outcome, Outcome::Unauthorised).then_some(ScopeHint::Account);
     let blame = Blame {
         named: fault.or(reading.and_then(|r| r.scope_hint)),
+        narrowed: narrowed.map(Part::of_origin),
         not_the_exits: exit.is_some_and(|exit| exit.refused_elsewhere),
         by_exit: matches!(outcome, Outcome::Exit { .. }),
     };

@@ -10,6 +10,7 @@ pub mod attempt;
 pub mod backoff;
 pub mod circuit;
 pub mod cost;
+pub mod evidence;
 pub mod exit;
 pub mod frontier;
 pub mod gate;

@@ -312,14 +312,16 @@ pub fn origins_own(scopes: &[Scope]) -> Option<usize> {
 pub struct Blame {
     /// What the response names.
     pub named: Option<ScopeHint>,
+    /// What evidence has found the limits of this origin to count by (L6).
+    pub narrowed: Option<Combination>,
     /// Another exit was refused by the same origin meanwhile: it is not this exit's limit.
     pub not_the_exits: bool,
     /// The exit itself has answered.
     pub by_exit: bool,
 }
 
-/// Which of a request's scopes a refusal falls on: the one that the response names, else the widest that the plan gives it
-/// to (S3, B2). The run's own scope is never blamed.
+/// Which of a request's scopes a refusal falls on: the one that the response names, else the one that evidence has found
+/// (L6), else the widest that the plan gives it to (S3, B2). The run's own scope is never blamed.
 #[must_use]
 pub fn blamed<'a>(
     scopes: impl ExactSizeIterator<Item = (Option<&'a Combination>, Role)> + Clone,
@@ -333,6 +335,10 @@ pub fn blamed<'a>(
         let wide = blame.not_the_exits.then(|| find(&|by, role| role != Role::Exit && !by.exit)).flatten();
         wide.or_else(|| find(&|_, role| planned(role))).unwrap_or(0)
     };
+    let narrowed = || {
+        let by = blame.narrowed.filter(|by| !(by.exit && blame.not_the_exits))?;
+        find(&|other, role| planned(role) && *other == by)
+    };
     if blame.by_exit {
         return find(&|by, _| *by == Combination::EXIT).unwrap_or_else(widest);
     }
@@ -343,7 +349,8 @@ pub fn blamed<'a>(
         Some(ScopeHint::Global | ScopeHint::Service) => find(&|by, role| role != Role::Exit && !by.exit),
         // The address that it counts is the exit's.
         Some(ScopeHint::Ip) => find(&|by, role| planned(role) && by.exit),
-        Some(ScopeHint::App) | None => None,
+        Some(ScopeHint::App) => None,
+        None => narrowed(),
     };
     named.unwrap_or_else(widest)
 }
@@ -416,6 +423,38 @@ mod tests {
         ] {
             assert_eq!(blamed(named), expected, "{named:?}");
         }
+    }
+
+    #[test]
+    fn l6_evidence_narrows_what_the_server_does_not_name() {
+        let parts = Parts {
+            origin: "http://a:80",
+            account: Some("k"),
+            endpoint: Some("s"),
+            exit: Some("p"),
+            ..Parts::default()
+        };
+        let scopes = ScopePlan::default().scopes(&parts);
+        let fell = |blame: Blame| {
+            scopes[blamed(scopes.iter().map(|s| (s.by.as_ref(), s.role)), blame)].by.unwrap().to_string()
+        };
+        let (account, exit) = (Some(Combination::ORIGIN_ACCOUNT), Some(Combination::ORIGIN_EXIT));
+        let endpoint = Some(ScopeHint::Endpoint);
+        for (blame, expected) in [
+            (Blame { narrowed: account, ..Blame::default() }, "origin+account"),
+            (Blame { narrowed: account, named: endpoint, ..Blame::default() }, "origin+endpoint"),
+            (Blame { narrowed: account, named: Some(ScopeHint::Global), ..Blame::default() }, "origin"),
+            (Blame { narrowed: account, by_exit: true, ..Blame::default() }, "exit"),
+            (Blame { narrowed: exit, ..Blame::default() }, "origin+exit"),
+            (Blame { narrowed: exit, not_the_exits: true, ..Blame::default() }, "origin"),
+        ] {
+            assert_eq!(fell(blame), expected, "{blame:?}");
+        }
+        let bare = Parts { origin: "http://a:80", ..Parts::default() };
+        let scopes = ScopePlan::default().scopes(&bare);
+        let blame = Blame { narrowed: account, ..Blame::default() };
+        let fell = blamed(scopes.iter().map(|s| (s.by.as_ref(), s.role)), blame);
+        assert_eq!(fell, 0, "a request without an account falls on the origin");
     }
 
     #[test]

@@ -70,7 +70,14 @@ impl World {
         if let Some(real) = cost::real(&outcome, told) {
             attempt::correct_cost(&mut self.gates, &self.scopes, grant, real, self.now);
         }
-        let finding = Finding { outcome: &outcome, reading: Some(&reading), item: 1, roll: 0.0, exit: None };
+        let finding = Finding {
+            outcome: &outcome,
+            reading: Some(&reading),
+            item: 1,
+            roll: 0.0,
+            exit: None,
+            narrowed: None,
+        };
         let _ = attempt::report(&mut self.gates, &self.scopes, grant, &finding, self.now);
     }
 }

@@ -251,8 +251,14 @@ impl Fleet {
         let Flight { mut item, pick, grant, scopes, outcome, .. } = flight;
         let roll = self.dice.roll();
         let judged = self.exits.judge(&pick, &outcome, 1000, now, roll);
-        let finding =
-            Finding { outcome: &judged.outcome, reading: None, item: 1, roll, exit: Some(judged.through) };
+        let finding = Finding {
+            outcome: &judged.outcome,
+            reading: None,
+            item: 1,
+            roll,
+            exit: Some(judged.through),
+            narrowed: None,
+        };
         let (news, until) = self.with(&scopes, |gates| {
             let news = attempt::report(gates, &scopes, &grant, &finding, now);
             (news, gates[news.scope].pause_at(now).map(|(until, _)| until))
@@ -485,7 +491,14 @@ fn e3_exit_state_a_hot_exit_rests_eighteen_seconds_more_than_a_cold_one() {
             panic!()
         };
         let outcome = refusal(None);
-        let finding = Finding { outcome: &outcome, reading: None, item: 1, roll: 0.0, exit: Some(through) };
+        let finding = Finding {
+            outcome: &outcome,
+            reading: None,
+            item: 1,
+            roll: 0.0,
+            exit: Some(through),
+            narrowed: None,
+        };
         let _ = attempt::report(&mut gates, &scopes, &grant, &finding, now);
         gates[0].pause_at(now).unwrap().0.since(now)
     };

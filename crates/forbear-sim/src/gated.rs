@@ -64,8 +64,14 @@ impl Client for Gated {
         let reading = hint::read(&response, None, now);
         let outcome = outcome::of_response(reply.status, &reading, false);
         self.items += 1;
-        let finding =
-            Finding { outcome: &outcome, reading: Some(&reading), item: self.items, roll, exit: None };
+        let finding = Finding {
+            outcome: &outcome,
+            reading: Some(&reading),
+            item: self.items,
+            roll,
+            exit: None,
+            narrowed: None,
+        };
         let _ = attempt::report(&mut self.gates, &self.scopes, &grant, &finding, now);
         if let Some(study) = self.gates[0].study() {
             self.gates[0].studied(study.run(), now);

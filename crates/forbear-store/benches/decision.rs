@@ -82,7 +82,8 @@ fn scope(policy: &Arc<ScopePolicy>, i: usize) -> BoundScope {
 fn permit_and_report(gates: &MemoryGates, scopes: &[BoundScope]) {
     let decision = gates.with(scopes, |gates, now| attempt::acquire(gates, scopes, Ask::default(), now));
     let Ok(Decision::Admit(grant)) = decision else { return };
-    let finding = Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5, exit: None };
+    let finding =
+        Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5, exit: None, narrowed: None };
     let news = gates.with(scopes, |gates, now| attempt::report(gates, scopes, &grant, &finding, now));
     let _ = black_box(news.is_ok());
 }

@@ -161,7 +161,8 @@ async fn member(args: &[String]) {
 }
 
 async fn report(gates: &RedisGates, scopes: &[BoundScope], grant: &attempt::Grant) {
-    let finding = Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5, exit: None };
+    let finding =
+        Finding { outcome: &Outcome::Success, reading: None, item: 1, roll: 0.5, exit: None, narrowed: None };
     let step = |g: &mut [Gate], now| attempt::report(g, scopes, grant, &finding, now);
     let _ = gates.update(scopes, step).await.unwrap();
 }

@@ -6,14 +6,18 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use forbear::{engine::LaneParts, record::rfc3339};
+use forbear::{
+    engine::{LaneParts, by_evidence},
+    record::rfc3339,
+};
 use forbear_core::{
+    evidence::{Evidence, Whose},
     learn::{Belief, Kind},
     policy::ScopePolicy,
     time::Timestamp,
 };
 use forbear_store::{
-    gate::GateRecord,
+    gate::{EvidenceRecord, GateRecord},
     queue::{
         ExitRow, InputEnd, QueueError,
         inspect::{JobFile, LaneCounts, Running, Summary},
@@ -33,6 +37,7 @@ struct Shown<'a> {
     job: &'a Path,
     summary: Summary,
     pauses: Pauses,
+    limits: Vec<Limits>,
     lanes: Lanes,
     exits: Vec<ExitRow>,
     now: Timestamp,
@@ -65,6 +70,12 @@ struct Pause {
     incidents: u32,
 }
 
+/// Whose the limits of an origin are, where evidence says so (L6).
+struct Limits {
+    origin: String,
+    whose: Whose,
+}
+
 /// The lanes with the most items.
 struct Lanes {
     rows: Vec<LaneCounts>,
@@ -77,16 +88,18 @@ pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
     let file = open(job)?;
     let now = now();
     let read = || -> Result<Shown<'_>, QueueError> {
-        let (summary, pauses, lanes) = (file.summary()?, pauses(&file, now)?, lanes(&file)?);
-        Ok(Shown { job, summary, pauses, lanes, exits: file.exits()?, now })
+        let (summary, lanes) = (file.summary()?, lanes(&file)?);
+        let (pauses, limits) = gates(&file, now)?;
+        Ok(Shown { job, summary, pauses, limits, lanes, exits: file.exits()?, now })
     };
     let shown = read().map_err(|e| failure(job, &e))?;
     let text = if as_json { format!("{:#}\n", shown.json()) } else { shown.text() };
     written(io::stdout().write_all(text.as_bytes()))
 }
 
-fn pauses(file: &JobFile, now: Timestamp) -> Result<Pauses, QueueError> {
-    let mut pauses = Pauses { rows: Vec::new(), beliefs: Vec::new(), more: false };
+fn gates(file: &JobFile, now: Timestamp) -> Result<(Pauses, Vec<Limits>), QueueError> {
+    let (mut pauses, mut limits) =
+        (Pauses { rows: Vec::new(), beliefs: Vec::new(), more: false }, Vec::new());
     let (mut after, mut seen) = (String::new(), 0);
     loop {
         let page = file.gates(&after, GATES_PAGE)?;
@@ -99,20 +112,33 @@ fn pauses(file: &JobFile, now: Timestamp) -> Result<Pauses, QueueError> {
         pauses
             .beliefs
             .extend(page.iter().filter_map(|kept| believed(&kept.key, &kept.record, now)).take(room));
-        // An open gate has no end of a pause.
-        for kept in page.into_iter().filter(|kept| kept.until.is_some()) {
-            if pauses.rows.len() == PAUSES {
+        for kept in page {
+            if let Some(origin) = EvidenceRecord::origin(&kept.key) {
+                limits.extend(self::limits(origin, &kept.record, now).filter(|_| limits.len() < LIMITS));
+            } else if kept.until.is_none() {
+                // An open gate has no end of a pause.
+            } else if pauses.rows.len() == PAUSES {
                 pauses.more = true;
-                return Ok(pauses);
+            } else {
+                pauses.rows.push(pause(kept.key, &kept.record, kept.until, now));
             }
-            pauses.rows.push(pause(kept.key, &kept.record, kept.until, now));
         }
-        if last {
-            return Ok(pauses);
+        if last || seen >= GATES {
+            pauses.more |= !last;
+            return Ok((pauses, limits));
         }
-        if seen >= GATES {
-            pauses.more = true;
-            return Ok(pauses);
+    }
+}
+
+fn limits(origin: &str, record: &[u8], now: Timestamp) -> Option<Limits> {
+    match EvidenceRecord::decode(record, now) {
+        Ok(tallies) => {
+            let whose = Evidence::restore(tallies).whose()?;
+            Some(Limits { origin: origin.to_owned(), whose })
+        }
+        Err(error) => {
+            tracing::info!(origin, %error, "kept evidence");
+            None
         }
     }
 }
@@ -207,6 +233,9 @@ impl Shown<'_> {
             parts.push(self.pauses_table());
         }
         parts.push(self.beliefs());
+        if !self.limits.is_empty() {
+            parts.push(self.limits_lines());
+        }
         if !self.lanes.rows.is_empty() {
             parts.push(self.lanes_table());
         }
@@ -306,6 +335,14 @@ impl Shown<'_> {
         self.pauses.beliefs.iter().map(line).collect()
     }
 
+    fn limits_lines(&self) -> String {
+        let line = |limits: &Limits| {
+            let since = words::moment(limits.whose.since);
+            format!("{}: {}, since {since}\n", plain(&limits.origin), by_evidence(&limits.whose))
+        };
+        self.limits.iter().map(line).collect()
+    }
+
     fn lanes_table(&self) -> String {
         let mut rows = vec![["host", "pending", "parked", "done", "failed"].map(str::to_owned).to_vec()];
         rows.extend(self.lanes.rows.iter().map(|lane| {
@@ -390,6 +427,14 @@ impl Shown<'_> {
                 "stated": it.belief.evidence.stated,
                 "since": rfc3339(it.belief.evidence.since),
             })).collect::<Vec<_>>(),
+            "limits": self.limits.iter().map(|limits| json!({
+                "origin": limits.origin,
+                "by": limits.whose.part.as_str(),
+                "served_elsewhere": limits.whose.served_elsewhere,
+                "refused_here": limits.whose.refused_here,
+                "refused_elsewhere": limits.whose.refused_elsewhere,
+                "since": rfc3339(limits.whose.since),
+            })).collect::<Vec<_>>(),
             "hosts": self.lanes.rows.iter().map(|lane| {
                 let parts = LaneParts::parse(&lane.key);
                 json!({
@@ -441,6 +486,8 @@ fn now() -> Timestamp {
 const PAUSES: usize = 20;
 /// Scopes of which it is said what is believed.
 const BELIEFS: usize = 20;
+/// Origins whose limits are shown.
+const LIMITS: usize = 20;
 /// Gates and lanes that are looked at: more would not be instant.
 const GATES: usize = 50_000;
 const GATES_PAGE: usize = 1000;

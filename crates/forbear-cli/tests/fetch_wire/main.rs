@@ -3,6 +3,7 @@
 #[path = "../fetch_kit/mod.rs"]
 mod kit;
 
+mod evidence;
 mod hints;
 mod jobs;
 mod pace;

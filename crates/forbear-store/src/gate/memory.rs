@@ -349,8 +349,14 @@ mod tests {
                         mine.rotate_left((i + t) % 3);
                         if let Decision::Admit(grant) = acquire(&gates, &mine) {
                             let outcome = Outcome::Success;
-                            let finding =
-                                Finding { outcome: &outcome, reading: None, item: 0, roll: 0.0, exit: None };
+                            let finding = Finding {
+                                outcome: &outcome,
+                                reading: None,
+                                item: 0,
+                                roll: 0.0,
+                                exit: None,
+                                narrowed: None,
+                            };
                             let step = |g: &mut [Gate], now| {
                                 let _ = attempt::report(g, &mine, &grant, &finding, now);
                             };

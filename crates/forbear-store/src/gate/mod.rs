@@ -3,6 +3,7 @@
 mod any;
 mod clock;
 mod desk;
+mod evidence;
 mod file;
 mod memory;
 mod record;
@@ -21,6 +22,7 @@ pub use self::{
     any::{AnyGates, GateAddress, RedisAddress},
     clock::Clock,
     desk::GateDesk,
+    evidence::EvidenceRecord,
     file::FileGates,
     memory::MemoryGates,
     record::{GateRecord, RecordError, Refused},

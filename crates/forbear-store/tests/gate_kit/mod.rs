@@ -88,7 +88,8 @@ pub(crate) async fn acquire<S: GateStore>(store: &S, scopes: &[BoundScope]) -> R
 }
 
 pub(crate) async fn report<S: GateStore>(store: &S, scopes: &[BoundScope], grant: &Grant) -> attempt::News {
-    let finding = Finding { outcome: &Outcome::Success, reading: None, item: 0, roll: 0.0, exit: None };
+    let finding =
+        Finding { outcome: &Outcome::Success, reading: None, item: 0, roll: 0.0, exit: None, narrowed: None };
     store.update(scopes, |gates, now| attempt::report(gates, scopes, grant, &finding, now)).await.unwrap()
 }
 

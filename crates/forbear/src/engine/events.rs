@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use forbear_core::gate::Cause;
+use forbear_core::{
+    evidence::{Part, Whose},
+    gate::Cause,
+};
 use forbear_store::queue;
 
 use crate::input::ImportEvent;
@@ -25,8 +28,19 @@ pub enum Event {
         waiting: usize,
         /// What the server said, cut and redacted.
         said: String,
+        /// Why it is this scope and not the whole origin, where evidence says so (L6).
+        whose: Option<Whose>,
         /// A new incident, and not a longer wait of the present one.
         incident: bool,
+    },
+    /// Whose the limits of an origin are has been found out, or has turned out to be wrong (L6).
+    Limits {
+        /// The origin.
+        origin: String,
+        /// Whose they are, and the evidence; none where they fall on everyone again.
+        whose: Option<Whose>,
+        /// What was believed before.
+        was: Option<Part>,
     },
     /// A probe was admitted: the scope opens again, gradually.
     Reopened {
@@ -103,14 +117,26 @@ pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Paused { scope, cause, wait, until, waiting, said, incident: _ } => {
+            Event::Paused { scope, cause, wait, until, waiting, said, whose, incident: _ } => {
                 write!(f, "{scope} {}", word(*cause))?;
                 match wait {
                     Some(wait) => write!(f, ", pause of {} until {until}", seconds(*wait))?,
                     None => f.write_str(", paused until it has other credentials")?,
                 }
                 write!(f, ", {waiting} at hand wait")?;
+                if let Some(Whose { part, served_elsewhere, refused_elsewhere, .. }) = whose {
+                    let part = part.as_str();
+                    write!(f, ", falls on origin+{part} (evidence {served_elsewhere}:{refused_elsewhere})")?;
+                }
                 if said.is_empty() { Ok(()) } else { write!(f, " ({said})") }
+            }
+            Event::Limits { origin, whose: Some(whose), .. } => write!(f, "{origin}: {}", by_evidence(whose)),
+            Event::Limits { origin, whose: None, was } => {
+                let was = was.map_or("part", Part::as_str);
+                write!(
+                    f,
+                    "{origin}: refused elsewhere too, so its limits are not by {was}; they fall on the origin again"
+                )
             }
             Event::Reopened { scope } => write!(f, "{scope} opens again"),
             Event::GateLost { place, why } => write!(
@@ -177,6 +203,20 @@ fn word(cause: Cause) -> &'static str {
         Cause::Operator => "is paused by hand",
         Cause::Pace | Cause::Probing => "waits",
     }
+}
+
+/// Whose the limits are, with the evidence.
+#[must_use]
+pub fn by_evidence(whose: &Whose) -> String {
+    let Whose { part, served_elsewhere, refused_here, refused_elsewhere, .. } = whose;
+    let by = part.as_str();
+    let but = match refused_elsewhere {
+        0 => String::new(),
+        n => format!(" and {n} refused"),
+    };
+    format!(
+        "its limits are by {by} (evidence: {served_elsewhere} served elsewhere{but} while {refused_here} were refused here)"
+    )
 }
 
 /// A time in seconds with as many digits as it needs.

@@ -8,7 +8,7 @@ use forbear_store::{
     queue::{Job, LaneId, QueueError},
 };
 
-use super::{Shared, route::LaneParts, worker::wall_now};
+use super::{Shared, evidence::restore_evidence, route::LaneParts, worker::wall_now};
 
 /// Opens lanes that have something to do, as many as the window holds.
 pub(super) struct Feeder<G> {
@@ -88,6 +88,7 @@ impl<G: GateStore> Feeder<G> {
         }
         let route = shared.routes.route(LaneParts::parse(key));
         restore(&mut self.kept, &*shared.gates, &route.scopes).await;
+        restore_evidence(&mut self.kept, &route, shared.gates.now());
         shared.front.lock().open(lane, || route);
     }
 

@@ -5,6 +5,7 @@
 
 mod cookies;
 mod events;
+mod evidence;
 mod exchange;
 mod exits;
 mod feed;
@@ -51,7 +52,7 @@ use self::{
     worker::wall_now,
 };
 pub use self::{
-    events::{Event, Events},
+    events::{Event, Events, by_evidence},
     gates::StoreLosses,
     plan::{Plan, PlannedHost, plan},
     route::{HostStats, LaneParts, origin_scopes},
@@ -396,6 +397,7 @@ impl Run {
             let _ = shared.put_back(*work, due);
         }
         summary::save_exits(&shared);
+        shared.save_evidence();
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
         if end != End::Complete {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use forbear_core::{
+    evidence::Evidence,
     exit::{ExitId, Pick},
     hint::Profile,
     pace::{Rate, Rates},
@@ -81,7 +82,12 @@ pub(crate) struct Route {
     pub(super) cost: CostSettings,
     /// The configured rates that a request must fit in, by whichever exit it goes.
     ceilings: Vec<Rates>,
+    /// Whose the origin's limits are (L6); none where all its requests are alike.
+    pub(super) evidence: Option<SharedEvidence>,
 }
+
+/// One for all lanes of an origin.
+pub(super) type SharedEvidence = Arc<Mutex<Evidence>>;
 
 /// The scopes of requests by address: an exit, or a session of a gateway.
 type ByExit = HashMap<(ExitId, u64), Arc<[BoundScope]>, foldhash::fast::RandomState>;
@@ -170,6 +176,7 @@ pub(crate) struct Routes {
 #[derive(Debug, Default)]
 struct Shared {
     stats: HashMap<Arc<str>, Arc<HostStats>>,
+    evidence: HashMap<Arc<str>, SharedEvidence>,
     /// Most origins are treated alike: their policies are one.
     policies: Vec<Arc<ScopePolicy>>,
 }
@@ -222,6 +229,7 @@ impl Routes {
             has_account: parts.account.is_some(),
             headers: of_host.headers,
             stats: self.stats(parts.origin),
+            evidence: self.evidence(parts),
         }
     }
 
@@ -281,6 +289,12 @@ impl Routes {
         self.shared.lock().stats.iter().map(|(origin, stats)| (origin.clone(), stats.clone())).collect()
     }
 
+    /// The evidence of each origin that has any.
+    pub(super) fn all_evidence(&self) -> Vec<(Arc<str>, SharedEvidence)> {
+        let shared = self.shared.lock();
+        shared.evidence.iter().map(|(origin, evidence)| (origin.clone(), evidence.clone())).collect()
+    }
+
     fn policy(
         &self,
         host: &HostSettings,
@@ -313,6 +327,20 @@ impl Routes {
             shared.policies.push(policy.clone());
         }
         policy
+    }
+
+    fn evidence(&self, parts: LaneParts<'_>) -> Option<SharedEvidence> {
+        let pool = self.pools.of(parts.origin);
+        if parts.account.is_none() && parts.endpoint.is_none() && pool.is_none() {
+            return None;
+        }
+        let mut shared = self.shared.lock();
+        if let Some(evidence) = shared.evidence.get(parts.origin) {
+            return Some(evidence.clone());
+        }
+        // Of origins beyond these nothing is found out: their refusals fall on the origin.
+        (shared.evidence.len() < HOSTS_APART)
+            .then(|| shared.evidence.entry(parts.origin.into()).or_default().clone())
     }
 
     fn stats(&self, origin: &str) -> Arc<HostStats> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forbear_core::{
     attempt::{Finding, News},
     cost,
+    evidence::Whose,
     exit::ExitChange,
     gate::{Cause, Change, Gate, Snapshot},
     hint::Reading,
@@ -91,6 +92,7 @@ impl<G: GateStore> Shared<G> {
             }
             _ => {}
         }
+        let suspect = course.suspect();
         let number = work.item.lease.seq().0;
         let finding = Finding {
             outcome: &outcome,
@@ -98,6 +100,7 @@ impl<G: GateStore> Shared<G> {
             item: number,
             roll,
             exit: judged.as_ref().map(|judged| judged.through),
+            narrowed: suspect.part,
         };
         let keep = |news: &News, gates: &[Gate], now: Timestamp| match news.change {
             Change::None | Change::ProbeFree => None,
@@ -119,7 +122,9 @@ impl<G: GateStore> Shared<G> {
                         out.pool.members.settle(&out.pick, judged, &news, scopes, shut, work.blocked);
                     (way, left) = (settled.way, settled.left);
                 }
-                self.tell(&news, kept, &work, &course, read.as_deref());
+                let until = kept.as_ref().filter(|(gate, _)| gate.shut).map(|(gate, _)| gate.paused_until);
+                let whose = self.weigh(&course, &suspect, sent_at, (&outcome, reading.as_ref()), until);
+                self.tell(&news, kept, &work, &course, (read.as_deref(), whose));
                 (news.retry_granted, self.gates.now())
             }
             Err(error) => {
@@ -460,7 +465,7 @@ impl<G: GateStore> Shared<G> {
         kept: Option<(Snapshot, Timestamp)>,
         work: &Work,
         course: &Course,
-        said: Option<&str>,
+        (said, whose): (Option<&str>, Option<Whose>),
     ) {
         let Course { route, scopes, out, .. } = course;
         if news.wakes() {
@@ -511,6 +516,7 @@ impl<G: GateStore> Shared<G> {
                     until: until.map(record::rfc3339).unwrap_or_default(),
                     waiting,
                     said: said.unwrap_or_default().to_owned(),
+                    whose,
                     incident,
                 });
             }

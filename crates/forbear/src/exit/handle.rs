@@ -211,6 +211,7 @@ impl<G: GateStore> Exit<G> {
             item: item.number,
             roll,
             exit: Some(judged.through),
+            narrowed: None,
         };
         let shut =
             |news: &News, gates: &[Gate], _| gates.get(news.scope).map(|gate| gate.snapshot().paused_until);

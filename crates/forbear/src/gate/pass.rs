@@ -157,7 +157,8 @@ impl<G: GateStore> Pass<G> {
     ) -> Result<Report, StoreError> {
         let Some(admission) = self.admission.take() else { unreachable!("a report takes the pass along") };
         let roll = fastrand::f64();
-        let finding = Finding { outcome: &outcome, reading, item: item.number, roll, exit: None };
+        let finding =
+            Finding { outcome: &outcome, reading, item: item.number, roll, exit: None, narrowed: None };
         let real = forbear_core::cost::real(&outcome, told);
         let reported = admission.report(&finding, real, |_, _, _| ()).await;
         self.wake(reported.as_ref().ok().map(|(news, ())| news));
