@@ -1,6 +1,9 @@
 //! A job: opened by one run at a time, fed by an importer, emptied by workers.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use forbear_core::time::Timestamp;
 use hashbrown::HashMap;
@@ -13,9 +16,11 @@ use super::{
     gates::GateRecord,
     input::InputIdentity,
     item::{Batch, Counters, Finish, InputEnd, InputPosition, Item, Lane, LaneId, Lease, Until},
-    open,
-    output::OutputTarget,
-    shared::{Command, Inner, Phase, Reader, Shared, Woken},
+    ledger::{Ledger, Tally},
+    output::{Output, OutputTarget},
+    shared::{Command, Inner, Phase, Shared, Woken},
+    sqlite::{self, reader::Pages},
+    writer::Writer,
 };
 
 /// How a job is opened.
@@ -63,6 +68,18 @@ impl Counts {
     pub fn open(&self) -> u64 {
         self.pending + self.parked + self.leased
     }
+}
+
+/// What opening a job gives.
+pub(crate) struct Opened {
+    pub(crate) ledger: Box<dyn Ledger>,
+    pub(crate) pages: Pages,
+    pub(crate) output: Output,
+    pub(crate) tally: Tally,
+    pub(crate) run: u64,
+    pub(crate) soonest: Option<Timestamp>,
+    pub(crate) input: Option<InputIdentity>,
+    pub(crate) account_key: [u8; 32],
 }
 
 /// A job that this process runs.
@@ -113,11 +130,11 @@ impl Job {
     /// # Errors
     /// See [`QueueError`]. In doubt nothing is changed, and above all nothing started anew without a word (J4).
     pub fn open(path: &Path, options: JobOptions, events: Events) -> Result<Job, QueueError> {
-        let opened = open::open(path, &options.output, &*events)?;
+        let opened = sqlite::open::open(path, &options.output, &*events)?;
         let shared = Arc::new(Shared {
             path: path.to_owned(),
-            run: opened.tally.run,
-            reader: Mutex::new(Reader::open(path)?),
+            run: AtomicU64::new(opened.run),
+            pages: opened.pages,
             inner: Mutex::new(Inner { tally: opened.tally, soonest: opened.soonest, ..Inner::default() }),
             wake: Condvar::new(),
             room: Condvar::new(),
@@ -125,12 +142,13 @@ impl Job {
             arrivals: watch::Sender::new(0),
             left: watch::Sender::new(false),
         });
-        let (input, account_key) = (opened.input.clone(), opened.account_key);
-        let writer = opened.writer(Arc::clone(&shared), events);
+        let (output, ledger, tally) = (opened.output, opened.ledger, opened.tally);
+        let writer = Writer { ledger, output, shared: Arc::clone(&shared), events, tally };
         std::thread::Builder::new()
             .name("forbear-job".into())
             .spawn(move || writer.run())
             .map_err(|source| QueueError::Io { path: path.to_owned(), source })?;
+        let (input, account_key) = (opened.input, opened.account_key);
         let (unsaved_kib_max, exits) = (options.unsaved_kib_max.max(1), Mutex::default());
         Ok(Job { shared, input, account_key, unsaved_kib_max, exits })
     }
@@ -138,7 +156,7 @@ impl Job {
     /// The number of this run, from 1. Leases of earlier runs are refused.
     #[must_use]
     pub fn run(&self) -> u64 {
-        self.shared.run
+        self.shared.run()
     }
 
     /// The secret with which credentials become names of accounts (K1): chosen by chance when the job was made, the same
@@ -194,7 +212,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn ready_lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<Lane>, QueueError> {
-        self.shared.ready_lanes(after, limit)
+        self.shared.pages.ready_lanes(&self.shared, after, limit)
     }
 
     /// The lane of this number, also while it has nothing to claim: for one that [`wake_due`](Job::wake_due) named.
@@ -205,7 +223,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
-        self.shared.lane(id)
+        self.shared.pages.lane(&self.shared, id)
     }
 
     /// Takes up to `max` items of a lane: those given back first, then by priority and line. Never waits for a sync;
@@ -217,7 +235,7 @@ impl Job {
     /// # Cancel safety
     /// It does not yield: polled once, it is done.
     pub async fn claim(&self, lane: LaneId, max: usize) -> Result<Vec<Item>, QueueError> {
-        self.shared.claim(lane, max)
+        self.shared.pages.claim(&self.shared, lane, max)
     }
 
     /// Ends an item. It is leased until its record is durable, within about 50 ms.
@@ -238,7 +256,7 @@ impl Job {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
         let room = room.map_err(|_| QueueError::Closed)?;
-        inner.leased(self.shared.run, finish.lease)?.phase = Phase::Ending;
+        inner.leased(self.shared.run(), finish.lease)?.phase = Phase::Ending;
         self.shared.push(&mut inner, Command::Finish { finish, _room: room }, false);
         Ok(())
     }
@@ -256,7 +274,7 @@ impl Job {
     ) -> Result<(), QueueError> {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
-        inner.leased(self.shared.run, lease)?.phase = Phase::Ending;
+        inner.leased(self.shared.run(), lease)?.phase = Phase::Ending;
         if let Until::Time(at) = until {
             inner.soonest = Some(inner.soonest.map_or(at, |soonest| soonest.min(at)));
         }
@@ -272,7 +290,7 @@ impl Job {
     pub fn release(&self, item: Item) -> Result<(), QueueError> {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
-        let held = inner.leased(self.shared.run, item.lease)?;
+        let held = inner.leased(self.shared.run(), item.lease)?;
         if item.counters != Counters::default() {
             held.has_progress = true;
             let command = Command::Progress { seq: item.lease.seq, counters: item.counters.clone() };
@@ -371,7 +389,7 @@ impl Job {
     /// # Errors
     /// When the job is closed or has stopped, or its file is damaged.
     pub fn load_gate(&self, key: &str) -> Result<Option<GateRecord>, QueueError> {
-        self.shared.load_gate(key)
+        self.shared.pages.load_gate(&self.shared, key)
     }
 
     /// Up to `limit` saved gates with a key after `after` (`""` for the first).
@@ -379,7 +397,7 @@ impl Job {
     /// # Errors
     /// When the job is closed or has stopped, or its file is damaged.
     pub fn load_gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
-        self.shared.load_gates(after, limit)
+        self.shared.pages.load_gates(&self.shared, after, limit)
     }
 
     fn set_gate(&self, key: String, gate: Option<GateRecord>, urgent: bool) -> Result<(), QueueError> {
@@ -470,7 +488,7 @@ impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Job")
             .field("path", &self.shared.path)
-            .field("run", &self.shared.run)
+            .field("run", &self.shared.run())
             .finish_non_exhaustive()
     }
 }

@@ -15,21 +15,20 @@
 //! **Invariant**: memory does not grow with the job. Items are read by the page, lanes by the page; what is kept is what
 //! is in hand.
 
-mod apply;
 mod bodies;
 mod error;
 mod exits;
 mod gates;
+mod group;
 mod input;
 pub mod inspect;
 mod item;
 mod job;
-mod lock;
-mod open;
+mod ledger;
 mod output;
 mod recover;
-mod schema;
 mod shared;
+mod sqlite;
 mod writer;
 
 pub use error::{Event, Events, QueueError};

@@ -4,7 +4,6 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, Read},
     path::Path,
-    sync::Arc,
     time::SystemTime,
 };
 
@@ -12,43 +11,20 @@ use forbear_core::time::Timestamp;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
+    acks::Acks,
     apply::{Changes, LaneNumbers},
-    error::{Event, Events, QueueError},
-    input::InputIdentity,
+    ledger::{self, SqliteLedger},
     lock::JobLock,
+    reader::Pages,
+    schema::{self, classify},
+};
+use crate::queue::{
+    error::{Event, QueueError},
+    job::Opened,
+    ledger::{Tally, micros},
     output::{Output, OutputTarget},
     recover::Recovery,
-    schema::{self, Tally, classify, micros},
-    shared::Shared,
-    writer::{self, Writer},
 };
-
-/// Everything that the writer takes over.
-pub(crate) struct Opened {
-    db: Connection,
-    output: Output,
-    lock: JobLock,
-    pub(crate) tally: Tally,
-    pub(crate) soonest: Option<Timestamp>,
-    pub(crate) input: Option<InputIdentity>,
-    pub(crate) account_key: [u8; 32],
-}
-
-impl Opened {
-    pub(crate) fn writer(self, shared: Arc<Shared>, events: Events) -> Writer {
-        Writer {
-            db: self.db,
-            output: self.output,
-            shared,
-            events,
-            lock: self.lock,
-            numbers: LaneNumbers::default(),
-            tally: self.tally,
-            synced: true,
-            unsynced_imports: false,
-        }
-    }
-}
 
 /// What a file is before SQLite looks at it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -60,15 +36,25 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// See [`Job::open`](super::Job::open).
+/// See [`Job::open`](crate::queue::Job::open).
 pub(crate) fn open(path: &Path, target: &OutputTarget, tell: &dyn Fn(Event)) -> Result<Opened, QueueError> {
     let lock = JobLock::take(path)?;
     match open_locked(path, target, tell) {
         Ok((db, output, tally, account_key)) => {
             let input = schema::meta::<String>(&db, "input").map_err(|source| classify(path, source))?;
             let input = input.and_then(|text| serde_json::from_str(&text).ok());
-            let soonest = writer::soonest_due(&db);
-            Ok(Opened { db, output, lock, tally, soonest, input, account_key })
+            let soonest = ledger::soonest_due(&db);
+            let ledger = SqliteLedger {
+                db,
+                path: path.to_owned(),
+                lock,
+                numbers: LaneNumbers::default(),
+                tally,
+                synced: true,
+                unsynced_imports: false,
+            };
+            let (ledger, pages) = (Box::new(ledger), Pages::open(path)?);
+            Ok(Opened { ledger, pages, output, tally, run: tally.run, soonest, input, account_key })
         }
         Err(error) => {
             lock.release();
@@ -91,7 +77,7 @@ fn open_locked(
     private(path).map_err(io)?;
     let db_error = |source| classify(path, source);
     let mut db = Connection::open(path).map_err(db_error)?;
-    writer::tune(&db).map_err(db_error)?;
+    ledger::tune(&db).map_err(db_error)?;
     if kind == Kind::Sqlite && is_blank(&db).map_err(db_error)? {
         // A run that was killed while it made the file.
         kind = Kind::Empty;
@@ -136,7 +122,8 @@ fn start_run(
     tx.execute("DELETE FROM leased", []).map_err(error)?;
     let mut changes = Changes::new(&tx, tally, &mut numbers);
     if let Output::File(out) = output {
-        Recovery { db: &tx, job: path, out, tell }.reconcile(&mut changes)?;
+        let mut acks = Acks { db: &tx, path, changes: &mut changes };
+        Recovery { job: path, out, tell }.reconcile(&mut acks)?;
     }
     changes.wake_next_run().map_err(error)?;
     let tally = changes.save().map_err(error)?;
