@@ -11,7 +11,7 @@ use forbear::{
     engine::{Broken, End, FetchError, FetchOptions, KeepBodies, Run, Stop, Summary, plan},
     input::Source,
 };
-use forbear_store::queue::{InputEnd, OutputTarget};
+use forbear_store::queue::{InputEnd, JobAddress, OutputTarget, QueueAddress};
 
 use crate::{
     args::{Bodies, FetchArgs, Progress},
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
         let planned = plan(&settings, &source).map_err(|error| Failure::of(&error, Exit::Usage))?;
         return table::plan(&planned);
     }
-    let (job, temporary) = job_path(&args);
+    let (job, temporary) = job_address(&args, settings.queue.as_ref())?;
     let output = match args.output.as_path() {
         path if path == Path::new("-") => OutputTarget::Stdout,
         path => OutputTarget::File(path.to_owned()),
@@ -54,7 +54,9 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let summary = ended.map_err(failure)?;
     let closed = summary.broken == Some(Broken::OutputClosed);
     if temporary && (closed || summary.end == End::Complete) {
-        remove_job(&job);
+        if let Some(job) = job.file() {
+            remove_job(job);
+        }
     }
     if closed {
         return Ok(Exit::Done); // whoever read the output has seen enough
@@ -64,6 +66,25 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     }
     last_line(&summary);
     Ok(exit_of(&summary))
+}
+
+/// The job, and whether it goes away with a complete run.
+fn job_address(args: &FetchArgs, queue: Option<&QueueAddress>) -> Result<(JobAddress, bool), Failure> {
+    match (queue, &args.job) {
+        (None, _) => {
+            let (path, temporary) = job_path(args);
+            Ok((path.into(), temporary))
+        }
+        (Some(QueueAddress::File(path)), None) => Ok((path.into(), false)),
+        (Some(QueueAddress::File(path)), Some(_)) => Err(Failure::usage(format!(
+            "the queue {} is a file, and holds one job: leave --job out",
+            path.display()
+        ))),
+        (Some(QueueAddress::Postgres(queue)), Some(name)) => Ok((queue.job(name.to_string_lossy()), false)),
+        (Some(QueueAddress::Postgres(_)), None) => {
+            Err(Failure::usage("a queue in a database holds many jobs: give this one's name by --job"))
+        }
+    }
 }
 
 /// The job's file, and whether it goes away with a complete run: what went to a pipe is nobody's to resume.
@@ -164,6 +185,7 @@ fn last_line(summary: &Summary) {
 fn failure(error: FetchError) -> Failure {
     let exit = match &error {
         FetchError::Gate(_) => Exit::StoreUnreachable,
+        FetchError::Job(error) if error.is_unreachable() => Exit::StoreUnreachable,
         FetchError::Thread(_) => Exit::Internal,
         // A job, an input or a place for bodies that cannot be used: the message says which, and what to do.
         _ => Exit::Usage,

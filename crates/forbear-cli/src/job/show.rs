@@ -26,7 +26,7 @@ use crate::{
 
 /// Everything that is shown, read at about one moment.
 struct Shown<'a> {
-    job: &'a Path,
+    job: &'a JobAddress,
     summary: Summary,
     pauses: Pauses,
     lanes: Lanes,
@@ -61,7 +61,7 @@ struct Lanes {
     more: bool,
 }
 
-pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
+pub(super) fn run(job: &JobAddress, as_json: bool) -> Result<Exit, Failure> {
     let file = open(job)?;
     let now = now();
     let read = || -> Result<Shown<'_>, QueueError> {
@@ -155,12 +155,13 @@ impl Shown<'_> {
         let by = match s.running {
             Running::No => "no process runs it".to_owned(),
             Running::By(Some(pid)) => format!("process {pid} runs it"),
+            Running::By(None) if self.job.file().is_none() => "several processes run it".to_owned(),
             Running::By(None) => "a process runs it".to_owned(),
         };
         let runs = if s.runs == 1 { "1 run".to_owned() } else { format!("{} runs", s.runs) };
         let mut text = format!(
             "job     {}, made {} by forbear {}; {runs}, {by}\n",
-            self.job.display(),
+            self.job,
             words::moment(Timestamp::from_secs(s.created.as_micros() / 1_000_000)),
             plain(&s.made_by)
         );
@@ -316,7 +317,7 @@ impl Shown<'_> {
             })
         });
         json!({
-            "job": self.job.to_string_lossy(),
+            "job": self.job.to_string(),
             "running": running,
             "pid": pid,
             "runs": s.runs,

@@ -13,6 +13,8 @@ pub(crate) struct Group {
     pub(crate) commands: Vec<Command>,
     pub(crate) finishes: Vec<FinishPlan>,
     pub(crate) parks: Vec<(usize, Place)>,
+    /// Given back to everybody.
+    pub(crate) releases: Vec<Place>,
     pub(crate) gates: Vec<(String, Option<GateRecord>)>,
     pub(crate) show: Vec<Seq>,
     pub(crate) hide: Vec<Seq>,
@@ -23,6 +25,8 @@ pub(crate) struct Group {
     pub(crate) woken: Vec<(usize, Vec<Place>)>,
     pub(crate) progress: Vec<(Seq, Counters)>,
     pub(crate) closing: bool,
+    /// This process is not the one that imports any more: its batches are another's.
+    pub(crate) no_imports: bool,
 }
 
 pub(crate) struct FinishPlan {
@@ -46,7 +50,9 @@ pub(crate) fn records(group: &Group) -> impl Iterator<Item = &[u8]> {
         }
     });
     let bad = group.commands.iter().filter_map(|command| match command {
-        Command::Import(batch) => Some(batch.bad.iter().map(|bad| bad.record.as_slice())),
+        Command::Import(batch) if !group.no_imports => {
+            Some(batch.bad.iter().map(|bad| bad.record.as_slice()))
+        }
         _ => None,
     });
     ends.chain(bad.flatten())

@@ -1,21 +1,28 @@
 //! Looking at a job from outside, also while another process runs it; and making failed items pending again.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use forbear_core::time::Timestamp;
 
 use super::{
+    address::JobAddress,
     error::QueueError,
     exits::ExitRow,
     gates::GateRecord,
     input::InputIdentity,
     item::{Counters, Ending, InputPosition, LaneId, Request, Seq, Until},
     job::Counts,
+    postgres::inspect::{self as postgres, PgFile},
     sqlite::inspect::{self as sqlite, SqliteFile},
 };
 
 /// A job, open for looking only.
-pub struct JobFile(SqliteFile);
+pub struct JobFile(Inner);
+
+enum Inner {
+    Sqlite(SqliteFile),
+    Postgres(Box<PgFile>),
+}
 
 /// The short answer: instant for any size of job, for totals are kept, not counted.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -98,6 +105,8 @@ pub struct Listed {
     pub request: Option<Request>,
     /// Where it stands.
     pub state: State,
+    /// The output that has its record, where a job has several and this one is on this machine.
+    pub output: Option<PathBuf>,
     /// What has happened to it; all zero once it is done.
     pub counters: Counters,
 }
@@ -133,8 +142,11 @@ impl JobFile {
     ///
     /// # Errors
     /// When there is none, or it cannot be read.
-    pub fn open(path: &Path) -> Result<JobFile, QueueError> {
-        SqliteFile::open(path).map(JobFile)
+    pub fn open(address: impl Into<JobAddress>) -> Result<JobFile, QueueError> {
+        Ok(JobFile(match address.into() {
+            JobAddress::File(path) => Inner::Sqlite(SqliteFile::open(&path)?),
+            JobAddress::Postgres { queue, name } => Inner::Postgres(Box::new(PgFile::open(&queue, &name)?)),
+        }))
     }
 
     /// The short answer.
@@ -142,7 +154,10 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn summary(&self) -> Result<Summary, QueueError> {
-        self.0.summary()
+        match &self.0 {
+            Inner::Sqlite(file) => file.summary(),
+            Inner::Postgres(file) => file.summary(),
+        }
     }
 
     /// Up to `limit` items after line `after`, by line. The pending ones are found by reading past the others; the rest
@@ -151,7 +166,10 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn list(&self, which: Which, after: Seq, limit: usize) -> Result<Vec<Listed>, QueueError> {
-        self.0.list(which, after, limit)
+        match &self.0 {
+            Inner::Sqlite(file) => file.list(which, after, limit),
+            Inner::Postgres(file) => file.list(which, after, limit),
+        }
     }
 
     /// Up to `limit` lanes after `after`.
@@ -159,7 +177,10 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<LaneCounts>, QueueError> {
-        self.0.lanes(after, limit)
+        match &self.0 {
+            Inner::Sqlite(file) => file.lanes(after, limit),
+            Inner::Postgres(file) => file.lanes(after, limit),
+        }
     }
 
     /// Up to `limit` saved gates with a key after `after`.
@@ -167,7 +188,10 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
-        self.0.gates(after, limit)
+        match &self.0 {
+            Inner::Sqlite(file) => file.gates(after, limit),
+            Inner::Postgres(file) => file.gates(after, limit),
+        }
     }
 
     /// What went through each exit, over all runs, the busiest first; at most 100,000. Of a run that goes on, as it was
@@ -176,7 +200,10 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn exits(&self) -> Result<Vec<ExitRow>, QueueError> {
-        self.0.exits()
+        match &self.0 {
+            Inner::Sqlite(file) => file.exits(),
+            Inner::Postgres(file) => file.exits(),
+        }
     }
 
     /// Counts everything again and compares with the totals that are kept: `true` if all agrees, every item stands in
@@ -185,13 +212,20 @@ impl JobFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn is_consistent(&self) -> Result<bool, QueueError> {
-        self.0.is_consistent()
+        match &self.0 {
+            Inner::Sqlite(file) => file.is_consistent(),
+            Inner::Postgres(file) => file.is_consistent(),
+        }
     }
 }
 
 impl std::fmt::Debug for JobFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JobFile").field("path", &self.0.path).finish_non_exhaustive()
+        let at = match &self.0 {
+            Inner::Sqlite(file) => file.path.display().to_string(),
+            Inner::Postgres(file) => file.shown(),
+        };
+        f.debug_struct("JobFile").field("at", &at).finish_non_exhaustive()
     }
 }
 
@@ -202,8 +236,11 @@ impl std::fmt::Debug for JobFile {
 ///
 /// # Errors
 /// See [`QueueError`].
-pub fn retry(path: &Path, what: Retry) -> Result<u64, QueueError> {
-    sqlite::retry(path, what)
+pub fn retry(address: impl Into<JobAddress>, what: Retry) -> Result<u64, QueueError> {
+    match address.into() {
+        JobAddress::File(path) => sqlite::retry(&path, what),
+        JobAddress::Postgres { queue, name } => postgres::retry(&queue, &name, what),
+    }
 }
 
 /// Makes parked items pending, whatever they wait for; gives their number. Attempts that they have used up stay so.
@@ -214,6 +251,9 @@ pub fn retry(path: &Path, what: Retry) -> Result<u64, QueueError> {
 ///
 /// # Errors
 /// See [`QueueError`].
-pub fn unpark(path: &Path) -> Result<u64, QueueError> {
-    sqlite::unpark(path)
+pub fn unpark(address: impl Into<JobAddress>) -> Result<u64, QueueError> {
+    match address.into() {
+        JobAddress::File(path) => sqlite::unpark(&path),
+        JobAddress::Postgres { queue, name } => postgres::unpark(&queue, &name),
+    }
 }

@@ -1,8 +1,8 @@
 //! A job: opened by one run at a time, fed by an importer, emptied by workers.
 
 use std::{
-    path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Weak, atomic::AtomicU64},
+    time::Duration,
 };
 
 use forbear_core::time::Timestamp;
@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::{
+    address::JobAddress,
     error::{Events, QueueError},
     exits::{ExitRow, ToldExits},
     gates::GateRecord,
@@ -18,8 +19,10 @@ use super::{
     item::{Batch, Counters, Finish, InputEnd, InputPosition, Item, Lane, LaneId, Lease, Until},
     ledger::{Ledger, Tally},
     output::{Output, OutputTarget},
+    pages::Pages,
+    postgres,
     shared::{Command, Inner, Phase, Shared, Woken},
-    sqlite::{self, reader::Pages},
+    sqlite,
     writer::Writer,
 };
 
@@ -31,13 +34,16 @@ pub struct JobOptions {
     /// Records that are finished but not durable yet may take this much memory, in KiB, each at least one. Default
     /// 16 MiB: with a commit in 50 ms, enough for 300,000 small records a second. One may always pass, however large.
     pub unsaved_kib_max: u32,
+    /// A process that is not heard of for so long loses what it has in hand to others. Of a queue that several processes share
+    /// alone. Default 30 s: longer than a server's restart, and no time at all for a job.
+    pub lease: Duration,
 }
 
 impl JobOptions {
     /// The usual options for `output`.
     #[must_use]
     pub fn new(output: OutputTarget) -> JobOptions {
-        JobOptions { output, unsaved_kib_max: 16 << 10 }
+        JobOptions { output, unsaved_kib_max: 16 << 10, lease: Duration::from_secs(30) }
     }
 }
 
@@ -52,6 +58,8 @@ pub struct Counts {
     pub parked: u64,
     /// Claimed, or finished and not durable yet.
     pub leased: u64,
+    /// Of these, those in the hands of other processes.
+    pub elsewhere: u64,
     /// Done.
     pub done: u64,
     /// Failed, without those of unknown outcome.
@@ -80,6 +88,8 @@ pub(crate) struct Opened {
     pub(crate) soonest: Option<Timestamp>,
     pub(crate) input: Option<InputIdentity>,
     pub(crate) account_key: [u8; 32],
+    /// Begins what goes on beside the work.
+    pub(crate) watch: Option<Box<dyn FnOnce(Weak<Shared>) + Send>>,
 }
 
 /// A job that this process runs.
@@ -115,27 +125,39 @@ pub(crate) struct Opened {
 /// ```
 pub struct Job {
     shared: Arc<Shared>,
-    input: Option<InputIdentity>,
     account_key: [u8; 32],
     unsaved_kib_max: u32,
     exits: Mutex<ToldExits>,
 }
 
 impl Job {
-    /// Makes the job at `path`, or resumes it: takes its lock, sets its output right, and makes pending what the last
-    /// run had in hand or parked until this one.
+    /// Makes the job at `address`, or resumes it: takes its lock, sets its output right, and makes pending what the last
+    /// run had in hand or parked until this one. A file's name is an address.
     ///
-    /// Reads and writes files; call it where blocking is allowed.
+    /// A job in a database is joined, where others work on it: then what they have in hand stays theirs.
+    ///
+    /// Reads and writes files, and may wait for a server; call it where blocking is allowed.
     ///
     /// # Errors
     /// See [`QueueError`]. In doubt nothing is changed, and above all nothing started anew without a word (J4).
-    pub fn open(path: &Path, options: JobOptions, events: Events) -> Result<Job, QueueError> {
-        let opened = sqlite::open::open(path, &options.output, &*events)?;
+    pub fn open(
+        address: impl Into<JobAddress>,
+        options: JobOptions,
+        events: Events,
+    ) -> Result<Job, QueueError> {
+        let address = address.into();
+        let opened = match &address {
+            JobAddress::File(path) => sqlite::open::open(path, &options.output, &*events)?,
+            JobAddress::Postgres { queue, name } => postgres::open::open(queue, name, &options, &events)?,
+        };
+        let shows_leases = address.file().is_some();
+        let inner = Inner { tally: opened.tally, soonest: opened.soonest, shows_leases, ..Inner::default() };
         let shared = Arc::new(Shared {
-            path: path.to_owned(),
+            path: address.shown(),
             run: AtomicU64::new(opened.run),
             pages: opened.pages,
-            inner: Mutex::new(Inner { tally: opened.tally, soonest: opened.soonest, ..Inner::default() }),
+            input: Mutex::new(opened.input),
+            inner: Mutex::new(inner),
             wake: Condvar::new(),
             room: Condvar::new(),
             capacity: Arc::new(Semaphore::new(options.unsaved_kib_max.max(1) as usize)),
@@ -147,10 +169,13 @@ impl Job {
         std::thread::Builder::new()
             .name("forbear-job".into())
             .spawn(move || writer.run())
-            .map_err(|source| QueueError::Io { path: path.to_owned(), source })?;
-        let (input, account_key) = (opened.input, opened.account_key);
+            .map_err(|source| QueueError::Io { path: address.shown(), source })?;
+        if let Some(watch) = opened.watch {
+            watch(Arc::downgrade(&shared));
+        }
+        let account_key = opened.account_key;
         let (unsaved_kib_max, exits) = (options.unsaved_kib_max.max(1), Mutex::default());
-        Ok(Job { shared, input, account_key, unsaved_kib_max, exits })
+        Ok(Job { shared, account_key, unsaved_kib_max, exits })
     }
 
     /// The number of this run, from 1. Leases of earlier runs are refused.
@@ -170,8 +195,25 @@ impl Job {
 
     /// What the job was made from, if that was set before it was opened.
     #[must_use]
-    pub fn input(&self) -> Option<&InputIdentity> {
-        self.input.as_ref()
+    pub fn input(&self) -> Option<InputIdentity> {
+        self.shared.input.lock().clone()
+    }
+
+    /// Whether this process may read the input into the job. Of several that work on one job one does; ask again later, for
+    /// it may end. Where it is granted, [`input`](Job::input) and [`position`](Job::position) are those of this moment.
+    ///
+    /// Waits for a server where there is one; call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// When the job is closed or has stopped, or its server cannot be reached.
+    pub fn may_import(&self) -> Result<bool, QueueError> {
+        self.shared.pages.may_import(&self.shared)
+    }
+
+    /// Whether another process reads the input into the job at this moment, as far as is known.
+    #[must_use]
+    pub fn is_fed_elsewhere(&self) -> bool {
+        self.shared.inner.lock().tally.fed_elsewhere
     }
 
     /// Sets what the job is made from.
@@ -212,7 +254,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn ready_lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<Lane>, QueueError> {
-        self.shared.pages.ready_lanes(&self.shared, after, limit)
+        self.shared.pages.ready_lanes(&self.shared, after, limit).await
     }
 
     /// The lane of this number, also while it has nothing to claim: for one that [`wake_due`](Job::wake_due) named.
@@ -223,7 +265,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
-        self.shared.pages.lane(&self.shared, id)
+        self.shared.pages.lane(&self.shared, id).await
     }
 
     /// Takes up to `max` items of a lane: those given back first, then by priority and line. Never waits for a sync;
@@ -235,7 +277,14 @@ impl Job {
     /// # Cancel safety
     /// It does not yield: polled once, it is done.
     pub async fn claim(&self, lane: LaneId, max: usize) -> Result<Vec<Item>, QueueError> {
-        self.shared.pages.claim(&self.shared, lane, max)
+        self.shared.pages.claim(&self.shared, lane, max).await
+    }
+
+    /// Whether a lease is of this run, so that its item is worth a request: a process that was silent for too long has lost
+    /// all of them to others.
+    #[must_use]
+    pub fn is_current(&self, lease: Lease) -> bool {
+        lease.run == self.shared.run()
     }
 
     /// Ends an item. It is leased until its record is durable, within about 50 ms.
@@ -344,11 +393,16 @@ impl Job {
     pub fn counts(&self) -> Counts {
         let inner = self.shared.inner.lock();
         let t = &inner.tally;
+        // Of several processes each sees the others as they were a moment ago; the sum is right all the same (J5).
+        let open = t.pending + t.elsewhere;
+        let own = inner.leased.min(open);
+        let elsewhere = t.elsewhere.min(open - own);
         Counts {
             imported: t.imported,
-            pending: t.pending.saturating_sub(inner.leased),
+            pending: open - own - elsewhere,
             parked: t.parked,
-            leased: inner.leased,
+            leased: own + elsewhere,
+            elsewhere,
             done: t.done,
             failed: t.failed,
             unknown: t.unknown,
@@ -461,7 +515,8 @@ impl Job {
         // The sender lives in `shared`, so this cannot fail.
         let _ = left.wait_for(|left| *left).await;
         let mut counts = self.counts();
-        counts.pending += std::mem::take(&mut counts.leased);
+        counts.pending += counts.leased - counts.elsewhere;
+        counts.leased = counts.elsewhere;
         match &self.shared.inner.lock().dead {
             Some(why) => Err(QueueError::Stopped(Arc::clone(why))),
             None => Ok(counts),

@@ -26,6 +26,8 @@ pub(crate) struct Tally {
     pub(crate) out: OutputEnd,
     pub(crate) position: InputPosition,
     pub(crate) end: InputEnd,
+    /// Another process reads the input.
+    pub(crate) fed_elsewhere: bool,
 }
 
 /// Where an output ends as far as it is acknowledged.
@@ -55,10 +57,18 @@ pub(crate) struct Place {
     pub(crate) seq: Seq,
     pub(crate) lane: LaneId,
     pub(crate) rank: i64,
+    /// Of the lease under which it is moved; 0 where there is none.
+    pub(crate) token: u64,
 }
 
 /// The writer's side of a database. Called by the writer's thread alone; it may block.
 pub(crate) trait Ledger: Send {
+    /// Called before a group's records are written: whether what this process has in hand is still its own. It stays so until
+    /// the commit.
+    fn begin(&mut self) -> Result<Standing, QueueError> {
+        Ok(Standing::Good)
+    }
+
     /// Makes durable what a record must not be older than.
     fn before_records(&mut self) -> Result<(), QueueError>;
 
@@ -74,6 +84,20 @@ pub(crate) trait Ledger: Send {
 
     /// The run is over: tidily, or it could not go on.
     fn leave(self: Box<Self>, tidily: bool);
+}
+
+/// How a process stands when it is about to write.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// Its leases are good.
+    Good,
+    /// The group is committed already: the answer of the last try was lost, not the commit.
+    Committed(Tally),
+    /// It was not heard of for too long. Others have its items; new leases carry this number.
+    Lost {
+        /// For [`Shared::run`](super::shared::Shared::run).
+        run: u64,
+    },
 }
 
 /// What a database tells and is told while an output is set right.
@@ -130,6 +154,8 @@ pub(crate) struct Found {
 pub(crate) enum Owner {
     /// An item that has not ended, and may be parked.
     Open(Place, bool),
+    /// An item that somebody else has, or has ended: the record does not count.
+    Others,
     /// Nobody's that is known here.
     Nobody,
 }

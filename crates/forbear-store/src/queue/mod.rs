@@ -15,6 +15,7 @@
 //! **Invariant**: memory does not grow with the job. Items are read by the page, lanes by the page; what is kept is what
 //! is in hand.
 
+mod address;
 mod bodies;
 mod error;
 mod exits;
@@ -26,11 +27,14 @@ mod item;
 mod job;
 mod ledger;
 mod output;
+mod pages;
+mod postgres;
 mod recover;
 mod shared;
 mod sqlite;
 mod writer;
 
+pub use address::{JobAddress, PostgresAddress, QueueAddress};
 pub use error::{Event, Events, QueueError};
 pub use exits::ExitRow;
 pub use gates::GateRecord;

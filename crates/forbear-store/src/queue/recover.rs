@@ -135,6 +135,11 @@ impl Recovery<'_> {
         let known = acks.last_line();
         let mut kept = 0;
         for (found, owner) in lines.found.iter().zip(owners) {
+            if matches!(owner, Owner::Others) {
+                // This and what follows: what was in flight is done again, by whoever has it.
+                (lines.whole_to, lines.bare_last, lines.foreign_at) = (found.at, false, None);
+                break;
+            }
             let Owner::Open(place, parked) = owner else {
                 // A bad line whose import was not committed: it will be imported, and written, again. Such lines are
                 // the last of their group, so nothing but their like can follow.

@@ -21,7 +21,7 @@ use super::{
     input::InputIdentity,
     item::{Batch, Counters, Finish, Item, LaneId, Lease, Request, Seq, Until},
     ledger::{Place, Tally},
-    sqlite::reader::Pages,
+    pages::Pages,
 };
 
 pub(crate) struct Shared {
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     /// What leases carry: one of another number is of an older run.
     pub(crate) run: AtomicU64,
     pub(crate) pages: Pages,
+    /// What the job is made from.
+    pub(crate) input: Mutex<Option<InputIdentity>>,
     pub(crate) inner: Mutex<Inner>,
     /// Something for the writer.
     pub(crate) wake: Condvar,
@@ -70,6 +72,10 @@ pub(crate) enum Command {
         account: String,
         reply: oneshot::Sender<u64>,
     },
+    /// Back to the table, for everybody.
+    Release(Vec<Seq>),
+    /// Nothing but a look whether this process is still a member.
+    Look,
     Input(InputIdentity),
     /// What is new of each exit.
     Exits(Vec<ExitRow>),
@@ -89,6 +95,12 @@ pub struct Woken {
 pub(crate) struct Inner {
     pub(crate) inbox: Vec<Command>,
     pub(crate) imports: usize,
+    /// Another process imports.
+    pub(crate) imports_refused: bool,
+    /// Groups that were published.
+    pub(crate) commits: u64,
+    /// Leases are shown to others by rows of their own.
+    pub(crate) shows_leases: bool,
     /// Coalesced: only the last state of a gate is worth writing. `None` deletes.
     pub(crate) gates: HashMap<String, Option<GateRecord>>,
     /// The writer sleeps until it is woken; else it looks again by itself soon.
@@ -171,7 +183,9 @@ impl Inner {
         self.last_token += 1;
         item.lease = Lease { seq: item.lease.seq, run, token: self.last_token };
         self.leased += 1;
-        self.fresh.push(item.lease.seq);
+        if self.shows_leases {
+            self.fresh.push(item.lease.seq);
+        }
         match self.held.get_mut(&item.lease.seq) {
             Some(held) => {
                 held.token = self.last_token;
@@ -200,16 +214,64 @@ impl Inner {
         self.lanes.entry(held.lane).or_default().returned.push_back(item);
     }
 
-    /// Forgets an item whose end or parking is durable.
-    pub(crate) fn forget(&mut self, seq: Seq) {
-        let Some(held) = self.held.remove(&seq) else { return };
+    /// Forgets an item whose end, parking or release is durable.
+    pub(crate) fn forget(&mut self, seq: Seq, token: u64) {
+        let Some(held) = self.held.get(&seq) else { return };
         self.leased -= 1;
-        if let Some(lane) = self.lanes.get_mut(&held.lane) {
-            lane.held -= 1;
-            if lane.held == 0 {
-                self.lanes.remove(&held.lane);
+        // Claimed again since it was given back.
+        if held.token != token {
+            return;
+        }
+        let lane = held.lane;
+        self.held.remove(&seq);
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.held -= 1;
+            if state.held == 0 {
+                self.lanes.remove(&lane);
             }
         }
+    }
+
+    /// Marks items that were given back as on their way to the table.
+    pub(crate) fn release_all(&mut self, seqs: impl Iterator<Item = Seq>) {
+        for seq in seqs {
+            if let Some(held) = self.held.get_mut(&seq) {
+                held.phase = Phase::Ending;
+                self.leased += 1;
+            }
+        }
+    }
+
+    /// All leases are lost. What was said of the items is void; batches of input stand under no lease of an item, but under
+    /// the same membership.
+    pub(crate) fn lose_leases(&mut self) {
+        self.held.clear();
+        self.lanes.clear();
+        self.fresh.clear();
+        self.unlease.clear();
+        self.leased = 0;
+        self.imports_refused = true;
+        let Inner { inbox, imports, .. } = self;
+        inbox.retain(|command| match command {
+            Command::Finish { .. }
+            | Command::Park { .. }
+            | Command::Progress { .. }
+            | Command::Release(_) => false,
+            Command::Import(_) => {
+                *imports -= 1;
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// When the first of the parked items is due, as the table has it: what is on its way there is not in it yet.
+    pub(crate) fn set_soonest(&mut self, from_table: Option<Timestamp>) {
+        let queued = self.inbox.iter().filter_map(|command| match command {
+            Command::Park { until: Until::Time(at), .. } => Some(*at),
+            _ => None,
+        });
+        self.soonest = queued.chain(from_table).min();
     }
 
     /// New items stand in `lane` from `first` on: its reading must not be past them.
@@ -233,9 +295,12 @@ impl Shared {
     pub(crate) fn import(&self, batch: Batch) -> Result<(), QueueError> {
         let mut inner = self.inner.lock();
         inner.refuse()?;
-        while inner.imports >= 2 {
+        while inner.imports >= 2 && !inner.imports_refused {
             self.room.wait(&mut inner);
             inner.refuse()?;
+        }
+        if inner.imports_refused {
+            return Err(QueueError::NotTheImporter);
         }
         inner.imports += 1;
         inner.inbox.push(Command::Import(batch));

@@ -15,7 +15,7 @@
 
 use std::{
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -26,8 +26,8 @@ use super::{
     bodies,
     error::{Event, Events, QueueError},
     group::{FinishPlan, Group, records},
-    item::{Batch, BodyFile, Seq, Until},
-    ledger::{Ledger, Place, Tally},
+    item::{Batch, BodyFile, Seq},
+    ledger::{Ledger, Place, Standing, Tally},
     output::{Output, may_pass},
     shared::{Command, Inner, Phase, Shared, woken},
 };
@@ -142,8 +142,9 @@ impl Writer {
             .collect();
         let mut known = self.tally.position.line;
         for (index, command) in group.commands.iter_mut().enumerate() {
-            let place =
-                |seq: Seq| inner.held.get(&seq).map(|h| (Place { seq, lane: h.lane, rank: h.rank }, h));
+            let place = |seq: Seq| {
+                inner.held.get(&seq).map(|h| (Place { seq, lane: h.lane, rank: h.rank, token: h.token }, h))
+            };
             match command {
                 Command::Import(batch) => {
                     batch.items.retain(|item| item.seq.0 > known);
@@ -168,7 +169,11 @@ impl Writer {
                     group.parks.push((index, place));
                 }
                 Command::Progress { seq, counters } => group.progress.push((*seq, counters.clone())),
-                Command::Wake { .. }
+                Command::Release(seqs) => {
+                    group.releases.extend(seqs.iter().filter_map(|seq| place(*seq)).map(|(place, _)| place));
+                }
+                Command::Look
+                | Command::Wake { .. }
                 | Command::Credentials { .. }
                 | Command::Input(_)
                 | Command::Exits(_)
@@ -212,6 +217,9 @@ impl Writer {
             if !self.worth_another_try(&error, tries) || group.closing || self.shared.inner.lock().closing {
                 return Err(error);
             }
+            if error.is_unreachable() {
+                continue; // the ledger has waited, and has said so
+            }
             if full.is_none() {
                 let path = match &error {
                     QueueError::Io { path, .. } => path.clone(),
@@ -250,6 +258,17 @@ impl Writer {
             self.settle_bodies(group)?;
             group.bodies_settled = true;
         }
+        match self.ledger.begin()? {
+            Standing::Good => {}
+            Standing::Committed(tally) => {
+                self.tally = tally;
+                return Ok(());
+            }
+            Standing::Lost { run } => {
+                self.lost(group, run)?;
+                return self.attempt(group);
+            }
+        }
         let start = match group.start {
             Some(start) => start,
             None => {
@@ -261,8 +280,46 @@ impl Writer {
                 start
             }
         };
-        self.tally = self.ledger.commit(group, start)?;
+        match self.ledger.commit(group, start) {
+            Ok(tally) => self.tally = tally,
+            Err(QueueError::NotTheImporter) if !group.no_imports => {
+                self.shared.inner.lock().imports_refused = true;
+                group.no_imports = true;
+                self.unwrite(group)?;
+                return self.attempt(group);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
+    }
+
+    /// Others have what was in hand here, and will write its records: ours must not stand in the output too.
+    fn lost(&mut self, group: &mut Group, run: u64) -> Result<(), QueueError> {
+        let items = {
+            let mut inner = self.shared.inner.lock();
+            self.shared.run.store(run, Ordering::Release);
+            let items = inner.leased;
+            inner.lose_leases();
+            items
+        };
+        self.shared.room.notify_all();
+        group.finishes.iter_mut().for_each(|plan| plan.lost = true);
+        group.parks.clear();
+        group.progress.clear();
+        group.releases.clear();
+        group.no_imports = true;
+        self.unwrite(group)?;
+        (self.events)(Event::LeasesLost { items });
+        Ok(())
+    }
+
+    /// Takes the group's records out of the output again.
+    fn unwrite(&mut self, group: &mut Group) -> Result<(), QueueError> {
+        let start = group.start.take().flatten();
+        match &mut self.output {
+            Output::File(out) => out.cut(start),
+            Output::Stream(_) => Ok(()),
+        }
     }
 
     fn settle_bodies(&self, group: &mut Group) -> Result<(), QueueError> {
@@ -307,11 +364,11 @@ impl Writer {
             if plan.lost {
                 self.give_back_lost(&mut inner, plan);
             } else {
-                inner.forget(plan.place.seq);
+                inner.forget(plan.place.seq, plan.place.token);
             }
         }
-        for (_, place) in &group.parks {
-            inner.forget(place.seq);
+        for place in group.parks.iter().map(|(_, place)| place).chain(&group.releases) {
+            inner.forget(place.seq, place.token);
         }
         for seq in &group.show {
             if let Some(held) = inner.held.get_mut(seq) {
@@ -331,13 +388,9 @@ impl Writer {
         }
         inner.imports -= group.commands.iter().filter(|c| matches!(c, Command::Import(_))).count();
         inner.tally = self.tally;
+        inner.commits += 1;
         if let Some(from_table) = soonest {
-            // What is on its way to the table is not in it yet.
-            let queued = inner.inbox.iter().filter_map(|c| match c {
-                Command::Park { until: Until::Time(at), .. } => Some(*at),
-                _ => None,
-            });
-            inner.soonest = queued.chain(from_table).min();
+            inner.set_soonest(from_table);
         }
         drop(inner);
         drop(reader);
@@ -360,7 +413,7 @@ impl Writer {
 
     /// An item whose body was lost is pending again: it was never taken out of the table.
     fn give_back_lost(&self, inner: &mut Inner, plan: &FinishPlan) {
-        inner.forget(plan.place.seq);
+        inner.forget(plan.place.seq, plan.place.token);
         if plan.shown {
             inner.unlease.push(plan.place.seq);
         }
@@ -375,7 +428,7 @@ impl Writer {
         if let Err(error) = &ended {
             events(Event::Stopped { why: words(error) });
         }
-        let mut reader = shared.pages.lock();
+        let reader = shared.pages.lock();
         let mut inner = shared.inner.lock();
         inner.gone = true;
         inner.dead = ended.err().map(Arc::new);
@@ -383,8 +436,9 @@ impl Writer {
         let left = std::mem::take(&mut inner.inbox);
         drop(inner);
         drop((unsaved, left));
-        reader.close();
-        drop(reader);
+        if let Some(mut reader) = reader {
+            reader.close();
+        }
         drop(output);
         ledger.leave(tidily);
         shared.capacity.close();

@@ -1,6 +1,7 @@
 //! A value as it was given, in a file or by a flag, read as what its key wants.
 
 use std::{
+    convert::Infallible,
     num::{NonZeroU32, ParseFloatError},
     time::Duration,
 };
@@ -9,6 +10,7 @@ use forbear_core::{
     pace::{Rate, RateError, RateList, RateListError},
     scope::{Combination, CombinationError, MAX_COMBINATIONS},
 };
+use forbear_store::queue::QueueAddress;
 use toml::de::DeValue;
 
 use super::{SettingsError, parse_duration, parse_size};
@@ -99,6 +101,19 @@ impl<'a> Given<'a> {
             one => one.text("a rate in words, like \"10/s\"")?.parse(),
         };
         list.map_err(|e: RateListError| e.to_string())
+    }
+
+    /// The address of a queue. What was given is not repeated: it may have a password in it (K1).
+    pub(super) fn queue(self) -> Result<QueueAddress, String> {
+        let text = match self {
+            Given::File(value) if value.as_str().is_none() => return Err("expected a text".to_owned()),
+            one => one.text("an address")?,
+        };
+        let address: QueueAddress = text.parse().unwrap_or_else(|never: Infallible| match never {});
+        if text.is_empty() || !address.is_of_a_queue() {
+            return Err("no queue has such an address".to_owned());
+        }
+        Ok(address)
     }
 
     /// A plain number within these bounds; `beyond` says what it is about.

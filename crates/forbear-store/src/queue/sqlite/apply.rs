@@ -100,7 +100,7 @@ impl<'a> Changes<'a> {
         let seq = item.seq.0.cast_signed();
         statements.item.execute(params![seq, lane.0, request.url, item.id, extras, request.body])?;
         self.tally.imported += 1;
-        let place = Place { seq: item.seq, lane, rank: rank(request) };
+        let place = Place { seq: item.seq, lane, rank: rank(request), token: 0 };
         match item.not_before {
             Some(due) => self.insert_parked(place, &Until::Time(due), "not before")?,
             None => {
@@ -354,5 +354,6 @@ pub(crate) fn read_place(row: &rusqlite::Row<'_>) -> rusqlite::Result<Place> {
         seq: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
         lane: LaneId(row.get(1)?),
         rank: row.get(2)?,
+        token: 0,
     })
 }

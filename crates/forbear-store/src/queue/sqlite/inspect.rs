@@ -82,6 +82,7 @@ impl SqliteFile {
                     pending: t.pending.saturating_sub(leased),
                     parked: t.parked,
                     leased,
+                    elsewhere: 0,
                     done: t.done,
                     failed: t.failed,
                     unknown: t.unknown,
@@ -321,6 +322,7 @@ fn read_listed(row: &rusqlite::Row<'_>, run: u64) -> rusqlite::Result<Option<Lis
         lane: row.get(2)?,
         request,
         state,
+        output: None,
         counters: read_counters(row, 14, run)?.0,
     }))
 }

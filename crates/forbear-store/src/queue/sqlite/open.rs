@@ -23,6 +23,7 @@ use crate::queue::{
     job::Opened,
     ledger::{Tally, micros},
     output::{Output, OutputTarget},
+    pages,
     recover::Recovery,
 };
 
@@ -53,8 +54,9 @@ pub(crate) fn open(path: &Path, target: &OutputTarget, tell: &dyn Fn(Event)) -> 
                 synced: true,
                 unsynced_imports: false,
             };
-            let (ledger, pages) = (Box::new(ledger), Pages::open(path)?);
-            Ok(Opened { ledger, pages, output, tally, run: tally.run, soonest, input, account_key })
+            let (ledger, pages) = (Box::new(ledger), pages::Pages::Sqlite(Pages::open(path)?));
+            let run = tally.run;
+            Ok(Opened { ledger, pages, output, tally, run, soonest, input, account_key, watch: None })
         }
         Err(error) => {
             lock.release();

@@ -118,6 +118,7 @@ pub(crate) fn load_tally(db: &Connection) -> rusqlite::Result<Tally> {
                 failed: number(5)?,
                 unknown: number(6)?,
                 elsewhere: 0,
+                fed_elsewhere: false,
                 out: OutputEnd { at: number(7)?, last_len: number(8)?, last_hash: number(9)? },
                 position: InputPosition { offset: number(10)?, line: number(11)? },
                 end: if number(12)? == 0 { InputEnd::More } else { InputEnd::Reached },
