@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -11,7 +10,7 @@ use forbear_core::{policy::ScopePolicy, time::Timestamp};
 use forbear_store::{
     gate::GateRecord,
     queue::{
-        ExitRow, InputEnd, QueueError,
+        ExitRow, InputEnd, JobAddress, QueueError,
         inspect::{JobFile, LaneCounts, Running, Summary},
     },
 };
