@@ -91,6 +91,9 @@ pub(crate) struct SettingsArgs {
     /// End the run when nothing is due for longer than this, like 15m
     #[arg(long, value_name = "TIME")]
     pub(crate) stall_after: Option<String>,
+    /// Where the job lives: a file, or postgres://USER@HOST/DATABASE for several processes that share it
+    #[arg(long, value_name = "QUEUE", value_parser = secret)]
+    pub(crate) queue: Option<Secret>,
 }
 
 #[derive(Args, Debug)]
@@ -101,7 +104,7 @@ pub(crate) struct FetchArgs {
     /// Where records go, one JSON object an item; - is stdout
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     pub(crate) output: PathBuf,
-    /// The job's file, which makes a run resumable [default: beside the output]
+    /// The job's file, which makes a run resumable [default: beside the output]; its name, where --queue is a database
     #[arg(long, value_name = "JOB")]
     pub(crate) job: Option<PathBuf>,
     #[command(flatten)]
@@ -203,12 +206,22 @@ pub(crate) struct JobArgs {
     pub(crate) command: JobCommand,
 }
 
+/// Which job.
+#[derive(Args, Debug)]
+pub(crate) struct JobAt {
+    /// The job's file, or its name with --queue
+    pub(crate) job: PathBuf,
+    /// The database it is in: postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "QUEUE", value_parser = secret)]
+    pub(crate) queue: Option<Secret>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
     /// Counts by state, pauses, what is due when, and what is believed of limits
     Show {
-        /// The job's file
-        job: PathBuf,
+        #[command(flatten)]
+        at: JobAt,
         /// As one JSON object
         #[arg(long)]
         json: bool,
@@ -217,8 +230,8 @@ pub(crate) enum JobCommand {
     List(JobListArgs),
     /// Put failed items back, to be fetched by the next run
     Retry {
-        /// The job's file
-        job: PathBuf,
+        #[command(flatten)]
+        at: JobAt,
         /// Those of unknown outcome too: what they asked for may then be done twice
         #[arg(long)]
         unknown: bool,
@@ -228,8 +241,8 @@ pub(crate) enum JobCommand {
     },
     /// One record an item as JSONL, in the order of the input, parked ones included
     Export {
-        /// The job's file
-        job: PathBuf,
+        #[command(flatten)]
+        at: JobAt,
         /// Configuration file, for its table of secrets [default: forbear.toml beside the input, else the user's]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
@@ -238,8 +251,8 @@ pub(crate) enum JobCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct JobListArgs {
-    /// The job's file
-    pub(crate) job: PathBuf,
+    #[command(flatten)]
+    pub(crate) at: JobAt,
     /// Only pending, parked, leased, done or failed ones (unknown outcomes among the failed)
     #[arg(long, value_enum, value_name = "STATE", hide_possible_values = true)]
     pub(crate) state: Option<ItemState>,
@@ -372,6 +385,8 @@ impl SettingsArgs {
         let mut flags: Vec<Flag> = top.into_iter().filter_map(given).collect();
         let gate = self.gate.as_ref().map(|gate| gate.expose().to_owned());
         flags.extend(gate.map(|value| Flag { flag: "--gate", host: None, key: "gate", value }));
+        let queue = self.queue.as_ref().map(|queue| queue.expose().to_owned());
+        flags.extend(queue.map(|value| Flag { flag: "--queue", host: None, key: "queue", value }));
         for text in &self.host_rate {
             let (host, rate) = text
                 .rsplit_once('=')

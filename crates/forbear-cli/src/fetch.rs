@@ -14,7 +14,7 @@ use forbear::{
 };
 use forbear_store::{
     gate::StoreError,
-    queue::{InputEnd, OutputTarget},
+    queue::{InputEnd, JobAddress, OutputTarget, QueueAddress},
 };
 
 use crate::{
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
         let planned = plan(&settings, &source).map_err(|error| Failure::of(&error, Exit::Usage))?;
         return table::plan(&planned);
     }
-    let (job, temporary) = job_path(&args);
+    let (job, temporary) = job_address(&args, settings.queue.as_ref())?;
     let output = match args.output.as_path() {
         path if path == Path::new("-") => OutputTarget::Stdout,
         path => OutputTarget::File(path.to_owned()),
@@ -58,7 +58,9 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     let summary = ended.map_err(failure)?;
     let closed = summary.broken == Some(Broken::OutputClosed);
     if temporary && (closed || summary.end == End::Complete) {
-        remove_job(&job);
+        if let Some(job) = job.file() {
+            remove_job(job);
+        }
     }
     let losses = summary.gate_losses;
     if losses.times > 0 {
@@ -73,6 +75,25 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     }
     last_line(&summary);
     Ok(exit_of(&summary))
+}
+
+/// The job, and whether it goes away with a complete run.
+fn job_address(args: &FetchArgs, queue: Option<&QueueAddress>) -> Result<(JobAddress, bool), Failure> {
+    match (queue, &args.job) {
+        (None, _) => {
+            let (path, temporary) = job_path(args);
+            Ok((path.into(), temporary))
+        }
+        (Some(QueueAddress::File(path)), None) => Ok((path.into(), false)),
+        (Some(QueueAddress::File(path)), Some(_)) => Err(Failure::usage(format!(
+            "the queue {} is a file, and holds one job: leave --job out",
+            path.display()
+        ))),
+        (Some(QueueAddress::Postgres(queue)), Some(name)) => Ok((queue.job(name.to_string_lossy()), false)),
+        (Some(QueueAddress::Postgres(_)), None) => {
+            Err(Failure::usage("a queue in a database holds many jobs: give this one's name by --job"))
+        }
+    }
 }
 
 /// The job's file, and whether it goes away with a complete run: what went to a pipe is nobody's to resume.
@@ -182,6 +203,7 @@ fn failure(error: FetchError) -> Failure {
     let exit = match &error {
         FetchError::Gate { source: StoreError::Address, .. } => Exit::Usage,
         FetchError::Gate { .. } => Exit::StoreUnreachable,
+        FetchError::Job(error) if error.is_unreachable() => Exit::StoreUnreachable,
         FetchError::Thread(_) => Exit::Internal,
         // A job, an input or a place for bodies that cannot be used: the message says which, and what to do.
         _ => Exit::Usage,

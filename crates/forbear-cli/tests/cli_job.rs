@@ -37,7 +37,7 @@ impl Place {
     }
 
     fn open(&self, output: OutputTarget) -> Job {
-        Job::open(&self.path("out.jsonl.job"), JobOptions::new(output), Arc::new(|_| {})).unwrap()
+        Job::open(self.path("out.jsonl.job"), JobOptions::new(output), Arc::new(|_| {})).unwrap()
     }
 
     fn open_file(&self) -> Job {
@@ -284,7 +284,7 @@ fn j2_the_command_that_resumes_names_input_job_and_output_as_they_are_from_here(
     fs::create_dir(place.path("my jobs")).unwrap();
     block_on(async {
         let options = JobOptions::new(OutputTarget::File(place.path("my jobs/out.jsonl")));
-        let job = Job::open(&place.path("my jobs/a.job"), options, Arc::new(|_| {})).unwrap();
+        let job = Job::open(place.path("my jobs/a.job"), options, Arc::new(|_| {})).unwrap();
         let path = "urls.txt".to_owned();
         job.set_input(InputIdentity { path, size: 800, modified_us: 1, head_len: 0, head_hash: 0 }).unwrap();
         job.import(Batch { end: InputEnd::More, ..items(10, "http://h") }).unwrap();
@@ -482,7 +482,7 @@ fn br_077_what_failed_is_pending_again_and_what_was_done_is_not() {
         assert!(again.stdout.starts_with("0 "), "{}", again.stdout);
         assert_eq!(again.stderr.contains("--unknown"), flags.is_empty(), "{}", again.stderr);
         // And the job is as whole as before.
-        let file = inspect::JobFile::open(&place.path("out.jsonl.job")).unwrap();
+        let file = inspect::JobFile::open(place.path("out.jsonl.job")).unwrap();
         assert!(file.is_consistent().unwrap());
         block_on(async {
             let job = place.open_file();
@@ -561,7 +561,7 @@ fn j3_looking_at_items_reads_no_bodies() {
         job.close().await.unwrap();
     });
     // A thousand of them make a page, and each may have megabytes.
-    let file = inspect::JobFile::open(&place.path("out.jsonl.job")).unwrap();
+    let file = inspect::JobFile::open(place.path("out.jsonl.job")).unwrap();
     let page = file.list(inspect::Which::All, Seq(1), 1).unwrap();
     let request = page[0].request.as_ref().unwrap();
     assert_eq!((request.method.as_deref(), &request.body), (Some("POST"), &None));

@@ -12,7 +12,7 @@ fn row(name: &str, requests: u64, cost: Option<f64>) -> ExitRow {
 }
 
 fn kept(place: &Place) -> Vec<ExitRow> {
-    JobFile::open(&place.job()).expect("opens").exits().expect("readable")
+    JobFile::open(place.job()).expect("opens").exits().expect("readable")
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn e2_all_that_is_told_of_an_exit_comes_back() {
             "seen while it runs, the busiest first"
         );
         job.close().await.expect("closed");
-        assert!(JobFile::open(&place.job()).expect("opens").is_consistent().expect("readable"));
+        assert!(JobFile::open(place.job()).expect("opens").is_consistent().expect("readable"));
     });
 }
 

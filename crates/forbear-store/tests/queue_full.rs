@@ -50,7 +50,7 @@ fn open(dir: &Path) -> (Arc<Job>, mpsc::Receiver<Event>) {
     let tell = Mutex::new(tell);
     let target = OutputTarget::File(dir.join("out.jsonl"));
     let events = Arc::new(move |event| drop(tell.lock().expect("not poisoned").send(event)));
-    (Arc::new(Job::open(&dir.join("a.job"), JobOptions::new(target), events).expect("opens")), told)
+    (Arc::new(Job::open(dir.join("a.job"), JobOptions::new(target), events).expect("opens")), told)
 }
 
 async fn finish_all(job: &Job) -> Result<(), QueueError> {
@@ -81,7 +81,7 @@ fn wait_for(told: &mpsc::Receiver<Event>, wanted: impl Fn(&Event) -> bool) {
 
 fn check_all_done(dir: &Path) {
     assert_eq!(whole_lines(dir), LINES);
-    let file = JobFile::open(&dir.join("a.job")).expect("opens");
+    let file = JobFile::open(dir.join("a.job")).expect("opens");
     assert!(file.is_consistent().expect("readable"));
     assert_eq!(file.summary().expect("readable").counts.done, LINES);
 }

@@ -40,7 +40,7 @@ fn j2_five_states_are_seen_while_it_runs() {
         job.park(items[4].lease, Until::NextRun, "refused 4 times", Counters::default()).expect("parked");
         job.flush().await.expect("flushed");
 
-        let file = JobFile::open(&place.job()).expect("opens beside the run");
+        let file = JobFile::open(place.job()).expect("opens beside the run");
         let s = file.summary().expect("readable");
         let c = s.counts;
         assert_eq!((c.pending, c.parked, c.leased, c.done, c.failed, c.imported), (1, 3, 1, 1, 2, 8));
@@ -74,7 +74,7 @@ fn j2_five_states_are_seen_while_it_runs() {
         assert_eq!((lanes[0].done, lanes[0].failed), (1, 1));
 
         job.close().await.expect("closed");
-        let after = JobFile::open(&place.job()).expect("opens").summary().expect("readable");
+        let after = JobFile::open(place.job()).expect("opens").summary().expect("readable");
         assert_eq!((after.running, after.counts.leased, after.counts.pending), (Running::No, 0, 2));
     });
 }
@@ -87,7 +87,7 @@ fn j2_leases_are_shown_though_nothing_else_is_written() {
         job.import(lines(1, 3, "h")).expect("imported");
         job.flush().await.expect("flushed");
         let items = claim(&job, 2).await;
-        let file = JobFile::open(&place.job()).expect("opens");
+        let file = JobFile::open(place.job()).expect("opens");
         let leased = async |wanted| {
             while file.summary().expect("readable").counts.leased != wanted {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -119,13 +119,13 @@ fn j2_failed_items_can_be_done_in_a_later_run() {
                 let counters = Counters { attempts: 5, ..Counters::default() };
                 job.finish(Finish { counters, ..end(item, ending) }).await.expect("finished");
             }
-            let refused = retry(&place.job(), what).expect_err("a run holds it");
+            let refused = retry(place.job(), what).expect_err("a run holds it");
             assert!(matches!(refused, QueueError::InUse { .. }), "{refused:?}");
             job.close().await.expect("closed");
 
-            assert_eq!(retry(&place.job(), what).expect("retried"), again.len() as u64);
-            assert_eq!(retry(&place.job(), what).expect("asked"), 0);
-            assert!(JobFile::open(&place.job()).expect("opens").is_consistent().expect("readable"));
+            assert_eq!(retry(place.job(), what).expect("retried"), again.len() as u64);
+            assert_eq!(retry(place.job(), what).expect("asked"), 0);
+            assert!(JobFile::open(place.job()).expect("opens").is_consistent().expect("readable"));
             let job = place.open().await;
             let items = claim(&job, 9).await;
             assert_eq!(seqs(&items), again);
@@ -145,8 +145,8 @@ fn j2_failed_items_can_be_done_in_a_later_run() {
 fn j2_looking_at_nothing_makes_nothing() {
     block_on(async {
         let place = Place::new().await;
-        assert!(matches!(JobFile::open(&place.job()), Err(QueueError::NoSuchJob { .. })));
-        assert!(matches!(retry(&place.job(), Retry::Failed), Err(QueueError::NoSuchJob { .. })));
+        assert!(matches!(JobFile::open(place.job()), Err(QueueError::NoSuchJob { .. })));
+        assert!(matches!(retry(place.job(), Retry::Failed), Err(QueueError::NoSuchJob { .. })));
         assert_eq!(fs::read_dir(place.dir.path()).expect("readable").count(), 0);
     });
 }
@@ -159,7 +159,7 @@ fn p8_gates_can_be_seen_from_outside() {
         let gate = GateRecord { key: "http://h".into(), version: 1, record: vec![1], until: Some(at(7)) };
         job.save_gate(gate.clone()).expect("saved");
         job.flush().await.expect("flushed");
-        assert_eq!(JobFile::open(&place.job()).expect("opens").gates("", 9).expect("readable"), [gate]);
+        assert_eq!(JobFile::open(place.job()).expect("opens").gates("", 9).expect("readable"), [gate]);
         job.close().await.expect("closed");
     });
 }

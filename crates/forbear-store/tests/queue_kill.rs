@@ -96,7 +96,7 @@ fn start(dir: &Path) -> Child {
 /// The run that is killed: imports while it works, and ends when all is done.
 async fn run(dir: &Path) {
     let target = OutputTarget::File(dir.join("out.jsonl"));
-    let job = Job::open(&dir.join("a.job"), JobOptions::new(target), Arc::new(|event| eprintln!("{event}")));
+    let job = Job::open(dir.join("a.job"), JobOptions::new(target), Arc::new(|event| eprintln!("{event}")));
     let job = Arc::new(job.expect("opens after every kill"));
     let importer = std::thread::spawn({
         let job = Arc::clone(&job);

@@ -206,7 +206,7 @@ async fn run(ops: Vec<Op>) -> Result<(), TestCaseError> {
     job.close().await.expect("closed");
     let records = place.records().await;
     prop_assert_eq!(records.len() as u64, count(&model, |s| matches!(s, State::Ended(_))));
-    prop_assert!(JobFile::open(&place.job()).expect("opens").is_consistent().expect("readable"));
+    prop_assert!(JobFile::open(place.job()).expect("opens").is_consistent().expect("readable"));
     Ok(())
 }
 

@@ -46,7 +46,7 @@ async fn finish_and_check(place: &Place, job: Job) {
     records.dedup();
     assert_eq!(records.len() as u64, LINES, "{records:#?}");
     assert_eq!(fs::read_to_string(place.out()).expect("read").lines().count() as u64, LINES);
-    assert!(JobFile::open(&place.job()).expect("opens").is_consistent().expect("read"));
+    assert!(JobFile::open(place.job()).expect("opens").is_consistent().expect("read"));
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn j4_another_output_is_refused() {
         let place = Place::new().await;
         four_of_six(&place).await;
         for target in [OutputTarget::File(place.dir.path().join("other.jsonl")), OutputTarget::Stdout] {
-            let refused = Job::open(&place.job(), JobOptions::new(target), std::sync::Arc::new(|_| ()))
+            let refused = Job::open(place.job(), JobOptions::new(target), std::sync::Arc::new(|_| ()))
                 .expect_err("another output");
             assert!(matches!(refused, QueueError::OtherOutput { .. }), "{refused:?}");
             assert!(refused.to_string().contains("out.jsonl"), "{refused}");
@@ -332,7 +332,7 @@ fn j4_two_jobs_cannot_share_an_output() {
         let place = Place::new().await;
         let job = place.open().await;
         let options = JobOptions::new(OutputTarget::File(place.out()));
-        let refused = Job::open(&place.dir.path().join("b.job"), options, std::sync::Arc::new(|_| ()))
+        let refused = Job::open(place.dir.path().join("b.job"), options, std::sync::Arc::new(|_| ()))
             .expect_err("the output is taken");
         assert!(matches!(refused, QueueError::OutputInUse { .. }), "{refused:?}");
         job.close().await.expect("closed");
@@ -459,7 +459,7 @@ fn j1_a_pipe_gets_each_record_and_its_end_is_a_clean_stop() {
             let events = std::sync::Arc::clone(&events);
             let tell = move |event| events.lock().expect("not poisoned").push(event);
             Job::open(
-                &place.job(),
+                place.job(),
                 JobOptions::new(OutputTarget::File(pipe.clone())),
                 std::sync::Arc::new(tell),
             )

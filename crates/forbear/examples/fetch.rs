@@ -28,7 +28,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     job.push(".job");
     let options = FetchOptions {
         settings,
-        job: job.into(),
+        job: PathBuf::from(job).into(),
         output: OutputTarget::File(output),
         input: Some(Source::named(input)),
         bodies: KeepBodies::Inline,

@@ -210,7 +210,7 @@ async fn j4_a_directory_that_cannot_be_made_is_told() {
 async fn j1_the_queue_puts_a_body_in_its_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = JobOptions::new(OutputTarget::File(dir.path().join("out")));
-    let job = Job::open(&dir.path().join("job"), options, Arc::new(|_| ())).expect("a job");
+    let job = Job::open(dir.path().join("job"), options, Arc::new(|_| ())).expect("a job");
     let bodies = Bodies::Dir(BodyDir::open(dir.path().join("b"), &job.account_key()).expect("a directory"));
     let request = Request::get("http://h/");
     let item = NewItem { seq: Seq(1), id: None, lane: "h".into(), request, not_before: None };

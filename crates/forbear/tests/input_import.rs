@@ -46,7 +46,7 @@ impl Bench {
 
     fn open(&self) -> Arc<Job> {
         let options = JobOptions::new(OutputTarget::File(self.path("out")));
-        Arc::new(Job::open(&self.path("job"), options, Arc::new(|_| ())).expect("a job"))
+        Arc::new(Job::open(self.path("job"), options, Arc::new(|_| ())).expect("a job"))
     }
 
     fn start(&self, job: &Arc<Job>, source: &Source) -> Result<Importer, ImportError> {
@@ -70,7 +70,7 @@ impl Bench {
     }
 
     fn listed(&self) -> Vec<Listed> {
-        JobFile::open(&self.path("job")).and_then(|job| job.list(Which::All, Seq(0), 100_000)).expect("items")
+        JobFile::open(self.path("job")).and_then(|job| job.list(Which::All, Seq(0), 100_000)).expect("items")
     }
 
     /// Line and URL of each item, and the lines that are none.
@@ -119,7 +119,7 @@ async fn j5_every_line_is_accounted_for() {
         matches!(&told[..], [ImportEvent::BadLine { line: 4, .. }, ImportEvent::BadLine { line: 6, .. }]),
         "{told:?}"
     );
-    let summary = JobFile::open(&bench.path("job")).and_then(|job| job.summary()).expect("a summary");
+    let summary = JobFile::open(bench.path("job")).and_then(|job| job.summary()).expect("a summary");
     assert_eq!((summary.position.offset, summary.position.line), (text.len() as u64, 7));
 }
 

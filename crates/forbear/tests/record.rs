@@ -271,6 +271,7 @@ fn t2_a_due_time_is_rounded_up_and_others_down() {
 #[test]
 fn j2_what_waits_is_exported_in_the_same_form() {
     let listed = |state| Listed {
+        output: None,
         seq: Seq(4),
         id: Some("a".into()),
         lane: Some("h".into()),

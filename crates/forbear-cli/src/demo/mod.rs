@@ -157,7 +157,7 @@ fn options(dir: &Path, input: std::path::PathBuf) -> FetchOptions {
     settings.run_for = Some(LONGEST);
     FetchOptions {
         settings,
-        job: dir.join("out.jsonl.job"),
+        job: dir.join("out.jsonl.job").into(),
         output: OutputTarget::File(dir.join("out.jsonl")),
         input: Some(Source::File(input)),
         bodies: KeepBodies::Inline,

@@ -38,7 +38,7 @@ pub(super) async fn rows(place: &Place) -> Result<Vec<Row>, Failure> {
         Place::Job { file, path } => {
             let mut after = String::new();
             loop {
-                let page = file.gates(&after, PAGE).map_err(|error| failure(path, &error))?;
+                let page = file.gates(&after, PAGE).map_err(|error| failure(&path.into(), &error))?;
                 let last = page.len() < PAGE;
                 if let Some(gate) = page.last() {
                     after.clone_from(&gate.key);

@@ -1,9 +1,10 @@
 //! `forbear job export`: every item as a record, in the order of the input.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use forbear::{
@@ -11,7 +12,7 @@ use forbear::{
     secrets::Redactor,
 };
 use forbear_store::queue::{
-    Ending,
+    Ending, JobAddress,
     inspect::{Listed, State, Which},
 };
 
@@ -21,12 +22,20 @@ use crate::{
     shell::say,
 };
 
-pub(super) fn run(job: &Path, config: Option<&Path>) -> Result<Exit, Failure> {
+pub(super) fn run(job: &JobAddress, config: Option<&Path>) -> Result<Exit, Failure> {
     let file = open(job)?;
     let summary = file.summary().map_err(|e| failure(job, &e))?;
     let redactor = redactor(job, config, &summary)?;
     let path = output(job, &summary);
-    let mut export = Export { redactor, records: Records::open(&path), missing: 0, streamed: 0 };
+    let of = PathBuf::from(&path);
+    let mut export = Export {
+        redactor,
+        records: HashMap::new(),
+        of,
+        is_file: job.file().is_some(),
+        missing: 0,
+        streamed: 0,
+    };
     let mut pages = Pages::new(&file, Which::All);
     let mut out = BufWriter::with_capacity(1 << 18, io::stdout().lock());
     let mut line = Vec::new();
@@ -61,7 +70,11 @@ pub(super) fn run(job: &Path, config: Option<&Path>) -> Result<Exit, Failure> {
 
 struct Export {
     redactor: Redactor,
-    records: Records,
+    /// Outputs by their paths: a job in a database has one for each process.
+    records: HashMap<PathBuf, Records>,
+    /// The only one of a job in a file.
+    of: PathBuf,
+    is_file: bool,
     missing: u64,
     streamed: u64,
 }
@@ -76,19 +89,21 @@ impl Export {
                 return line;
             }
         };
-        let reason = match place {
-            None => {
-                self.streamed += 1;
-                "its record went into a stream"
-            }
-            Some((offset, length)) if self.records.holds(offset, length) => {
-                return self.records.get(offset, length);
-            }
-            Some(_) => {
-                self.missing += 1;
-                "its record is not where the job put it"
-            }
+        let Some((offset, length)) = place else {
+            self.streamed += 1;
+            least(item, ending, "its record went into a stream", &self.redactor, line);
+            return line;
         };
+        // One on another machine has no path here.
+        let path = if self.is_file { Some(&self.of) } else { item.output.as_ref() };
+        if let Some(path) = path {
+            let records = self.records.entry(path.clone()).or_insert_with(|| Records::open(path));
+            if records.holds(offset, length) {
+                return records.get(offset, length);
+            }
+        }
+        self.missing += 1;
+        let reason = "its record is not where the job put it";
         least(item, ending, reason, &self.redactor, line);
         line
     }

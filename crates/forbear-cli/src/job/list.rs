@@ -7,7 +7,7 @@ use forbear::{
     secrets::Redactor,
 };
 use forbear_store::queue::{
-    Until,
+    JobAddress, Until,
     inspect::{Listed, State, Which},
 };
 use serde_json::{Map, Value};
@@ -18,8 +18,7 @@ use crate::{
     exit::{Exit, Failure, written},
 };
 
-pub(super) fn run(args: &JobListArgs) -> Result<Exit, Failure> {
-    let job = &args.job;
+pub(super) fn run(job: &JobAddress, args: &JobListArgs) -> Result<Exit, Failure> {
     let file = open(job)?;
     let summary = file.summary().map_err(|e| failure(job, &e))?;
     let redactor = redactor(job, args.config.as_deref(), &summary)?;

@@ -14,12 +14,12 @@ use std::{
 
 use forbear::secrets::Redactor;
 use forbear_store::queue::{
-    InputEnd, QueueError, Seq,
+    InputEnd, JobAddress, QueueAddress, QueueError, Seq,
     inspect::{JobFile, Listed, Retry, Summary, Which, retry, unpark},
 };
 
 use crate::{
-    args::{JobArgs, JobCommand, sources},
+    args::{JobArgs, JobAt, JobCommand, sources},
     exit::{Exit, Failure, written},
     shell::say,
 };
@@ -30,14 +30,27 @@ use crate::{
 /// A job that is missing, damaged, something else, or in use where it must not be.
 pub(crate) async fn run(args: JobArgs) -> Result<Exit, Failure> {
     match args.command {
-        JobCommand::Show { job, json } => show::run(&job, json),
-        JobCommand::List(args) => list::run(&args),
-        JobCommand::Export { job, config } => export::run(&job, config.as_deref()),
-        JobCommand::Retry { job, unknown, parked } => put_back(&job, unknown, parked),
+        JobCommand::Show { at, json } => show::run(&address(&at)?, json),
+        JobCommand::List(args) => list::run(&address(&args.at)?, &args),
+        JobCommand::Export { at, config } => export::run(&address(&at)?, config.as_deref()),
+        JobCommand::Retry { at, unknown, parked } => put_back(&address(&at)?, unknown, parked),
     }
 }
 
-fn put_back(job: &Path, unknown: bool, parked: bool) -> Result<Exit, Failure> {
+/// A file, or the name of a job in a database.
+fn address(at: &JobAt) -> Result<JobAddress, Failure> {
+    match at.queue.as_ref().map(|queue| queue.expose().parse()) {
+        None => Ok(JobAddress::File(at.job.clone())),
+        Some(Ok(QueueAddress::Postgres(queue))) => Ok(queue.job(at.job.to_string_lossy())),
+        Some(Ok(QueueAddress::File(path))) => Err(Failure::usage(format!(
+            "{} is a file, and holds one job: name it without --queue",
+            path.display()
+        ))),
+        Some(Err(never)) => match never {},
+    }
+}
+
+fn put_back(job: &JobAddress, unknown: bool, parked: bool) -> Result<Exit, Failure> {
     let failed = if unknown { Retry::FailedAndUnknown } else { Retry::Failed };
     let mut ended = retry(job, failed).map_err(|e| failure(job, &e))?;
     let mut text = match (ended, unknown) {
@@ -69,16 +82,29 @@ fn put_back(job: &Path, unknown: bool, parked: bool) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-fn open(job: &Path) -> Result<JobFile, Failure> {
+fn open(job: &JobAddress) -> Result<JobFile, Failure> {
     JobFile::open(job).map_err(|e| failure(job, &e))
 }
 
 /// What is wrong, where, and what to do about it.
-pub(crate) fn failure(job: &Path, error: &QueueError) -> Failure {
+pub(crate) fn failure(job: &JobAddress, error: &QueueError) -> Failure {
+    let hint = match job.file() {
+        Some(file) => file_hint(file, error),
+        None => String::new(),
+    };
+    if error.is_unreachable() {
+        return Failure::of(error, Exit::StoreUnreachable);
+    }
+    let told = Failure::of(error, Exit::Usage);
+    Failure::usage(format!("{told}{hint}"))
+}
+
+/// Where a job's file may be instead.
+fn file_hint(job: &Path, error: &QueueError) -> String {
     let mut by_default = job.as_os_str().to_owned();
     by_default.push(".job");
     let by_default = PathBuf::from(by_default);
-    let hint = match error {
+    match error {
         QueueError::NoSuchJob { .. } | QueueError::NotAJob { .. } if by_default.is_file() => {
             format!("; its job is {}", by_default.display())
         }
@@ -87,9 +113,7 @@ pub(crate) fn failure(job: &Path, error: &QueueError) -> Failure {
             "; without --job, the job of `forbear fetch -o OUT` is OUT.job".to_owned()
         }
         _ => String::new(),
-    };
-    let told = Failure::of(error, Exit::Usage);
-    Failure::usage(format!("{told}{hint}"))
+    }
 }
 
 /// Said with the command that goes on: a job knows its exits by their names alone, so they are no part of that.
@@ -97,13 +121,22 @@ const WENT_BY_EXITS: &str =
     "its runs went out by exits: give them again, by --proxies or the configuration, or it goes on directly";
 
 /// The command that goes on with a job, to be pasted into a shell.
-fn resume(job: &Path, summary: &Summary) -> String {
+fn resume(job: &JobAddress, summary: &Summary) -> String {
     let mut words = vec!["forbear".to_owned(), "fetch".to_owned()];
     let rest = summary.counts.input == InputEnd::More;
     if let Some(input) = summary.input.as_ref().filter(|_| rest) {
         words.push(quoted(&input.path));
     }
-    let out = output(job, summary);
+    let job = match job {
+        JobAddress::File(job) => job,
+        // Each process has an output of its own: whoever goes on names one.
+        JobAddress::Postgres { queue, name } => {
+            words.extend(["--queue".to_owned(), quoted(&queue.to_string())]);
+            words.extend(["--job".to_owned(), quoted(name), "-o".to_owned(), "OUT".to_owned()]);
+            return words.join(" ");
+        }
+    };
+    let out = output(&JobAddress::from(job), summary);
     let mut by_default = out.as_os_str().to_owned();
     by_default.push(".job");
     if summary.output == "-" || Path::new(&by_default) != job {
@@ -114,8 +147,8 @@ fn resume(job: &Path, summary: &Summary) -> String {
 }
 
 /// Where a job's output lies: it is kept relative to the job where it can be.
-fn output(job: &Path, summary: &Summary) -> PathBuf {
-    match (summary.output.as_str(), job.parent()) {
+fn output(job: &JobAddress, summary: &Summary) -> PathBuf {
+    match (summary.output.as_str(), job.file().and_then(Path::parent)) {
         ("-", _) | (_, None) => PathBuf::from(&summary.output),
         (out, Some(dir)) => dir.join(out),
     }
@@ -133,9 +166,9 @@ fn quoted(text: &str) -> String {
 
 /// What hides the secrets of items that have no record yet: by the names that always count, and those that the
 /// configuration adds. One that cannot be read is an error, for it may name some.
-fn redactor(job: &Path, config: Option<&Path>, summary: &Summary) -> Result<Redactor, Failure> {
+fn redactor(job: &JobAddress, config: Option<&Path>, summary: &Summary) -> Result<Redactor, Failure> {
     let input = summary.input.as_ref().map(|input| Path::new(&input.path)).filter(|path| path.is_file());
-    let beside = input.unwrap_or(job).parent().filter(|dir| !dir.as_os_str().is_empty());
+    let beside = input.or(job.file()).and_then(Path::parent).filter(|dir| !dir.as_os_str().is_empty());
     let settings = sources(config, None, beside.unwrap_or(Path::new("."))).load()?.settings;
     Ok(Redactor::new(&settings.secrets))
 }

@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,7 +18,7 @@ use forbear_core::{
 use forbear_store::{
     gate::{EvidenceRecord, GateRecord},
     queue::{
-        ExitRow, InputEnd, QueueError,
+        ExitRow, InputEnd, JobAddress, QueueError,
         inspect::{JobFile, LaneCounts, Running, Summary},
     },
 };
@@ -34,7 +33,7 @@ use crate::{
 
 /// Everything that is shown, read at about one moment.
 struct Shown<'a> {
-    job: &'a Path,
+    job: &'a JobAddress,
     summary: Summary,
     pauses: Pauses,
     limits: Vec<Limits>,
@@ -84,7 +83,7 @@ struct Lanes {
     more: bool,
 }
 
-pub(super) fn run(job: &Path, as_json: bool) -> Result<Exit, Failure> {
+pub(super) fn run(job: &JobAddress, as_json: bool) -> Result<Exit, Failure> {
     let file = open(job)?;
     let now = now();
     let read = || -> Result<Shown<'_>, QueueError> {
@@ -203,12 +202,13 @@ impl Shown<'_> {
         let by = match s.running {
             Running::No => "no process runs it".to_owned(),
             Running::By(Some(pid)) => format!("process {pid} runs it"),
+            Running::By(None) if self.job.file().is_none() => "several processes run it".to_owned(),
             Running::By(None) => "a process runs it".to_owned(),
         };
         let runs = if s.runs == 1 { "1 run".to_owned() } else { format!("{} runs", s.runs) };
         let mut text = format!(
             "job     {}, made {} by forbear {}; {runs}, {by}\n",
-            self.job.display(),
+            self.job,
             words::moment(Timestamp::from_secs(s.created.as_micros() / 1_000_000)),
             plain(&s.made_by)
         );
@@ -386,7 +386,7 @@ impl Shown<'_> {
             })
         });
         json!({
-            "job": self.job.to_string_lossy(),
+            "job": self.job.to_string(),
             "running": running,
             "pid": pid,
             "runs": s.runs,

@@ -107,7 +107,7 @@ async fn waiting(told: u64, hold_max: u64) -> (usize, u64) {
     settings.hold_max = ms(hold_max);
     let options = FetchOptions {
         settings,
-        job: job.path("job"),
+        job: job.path("job").into(),
         output: OutputTarget::File(job.path("out.jsonl")),
         input: Some(Source::File(job.path("urls.txt"))),
         bodies: KeepBodies::Inline,

@@ -135,12 +135,84 @@ pub enum QueueError {
         #[source]
         source: rusqlite::Error,
     },
+    /// The queue's address is none that is known.
+    #[error("{} is no address of a queue: give a file, or postgres://USER@HOST:PORT/DATABASE", at.display())]
+    Address {
+        /// The job.
+        at: PathBuf,
+    },
+    /// The server of the queue does not answer, or does not let us in.
+    #[error("cannot reach {} ({host}); look whether PostgreSQL runs there, and at user, password and sslmode", at.display())]
+    Unreachable {
+        /// The job.
+        at: PathBuf,
+        /// Host and port.
+        host: String,
+        /// Why.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    /// The server of the queue refused.
+    #[error("cannot use {}", at.display())]
+    Postgres {
+        /// The job.
+        at: PathBuf,
+        /// Why.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    /// There is no key to seal requests with.
+    #[error(
+        "a queue in PostgreSQL needs FORBEAR_KEY, with which requests are sealed: make one by `openssl rand -base64 32`, and give the same to each process"
+    )]
+    NoKey,
+    /// The key has another form.
+    #[error("FORBEAR_KEY must be 32 bytes, as base64 or hexadecimal: make one by `openssl rand -base64 32`")]
+    KeyForm,
+    /// The cryptography refused.
+    #[error("the system gives no randomness, so nothing can be sealed")]
+    Key,
+    /// The job was made with another key.
+    #[error("{} was made with another FORBEAR_KEY", at.display())]
+    OtherKey {
+        /// The job.
+        at: PathBuf,
+    },
+    /// A sealed request does not open.
+    #[error("{} is damaged: the request of item {item} does not open", at.display())]
+    Sealed {
+        /// The job.
+        at: PathBuf,
+        /// Its number.
+        item: u64,
+    },
+    /// The output has something in it, and no process of this job has written it.
+    #[error("{} is not empty, and {} did not write it; give another -o", out.display(), at.display())]
+    OutputOfNobody {
+        /// The job.
+        at: PathBuf,
+        /// The output.
+        out: PathBuf,
+    },
+    /// Another process imports.
+    #[error("another process reads the input of this job")]
+    NotTheImporter,
     /// The job stopped earlier for this reason.
     #[error(transparent)]
     Stopped(Arc<QueueError>),
 }
 
 impl QueueError {
+    /// Whether the database of the queue cannot be reached.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            QueueError::Unreachable { .. } => true,
+            QueueError::Stopped(inner) => inner.is_unreachable(),
+            _ => false,
+        }
+    }
+
     /// Whether the process is not at fault but the disk is full (or a size limit is reached).
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
@@ -222,6 +294,21 @@ pub enum Event {
         /// The body's file.
         path: PathBuf,
     },
+    /// The server of the queue is gone. Nothing is lost; it is tried again until it is there.
+    QueueLost {
+        /// The job.
+        at: PathBuf,
+    },
+    /// The server of the queue is there again.
+    QueueBack {
+        /// The job.
+        at: PathBuf,
+    },
+    /// This process was not heard of for the length of a lease, and others have its items.
+    LeasesLost {
+        /// How many.
+        items: u64,
+    },
     /// The job cannot go on. What was not acknowledged stays pending.
     Stopped {
         /// Why, in words.
@@ -255,6 +342,16 @@ impl fmt::Display for Event {
             Event::DiskHasRoom { path } => write!(f, "there is space for {} again", path.display()),
             Event::BodyLost { path } => {
                 write!(f, "{} could not be saved; its item will be done again", path.display())
+            }
+            Event::QueueLost { at } => {
+                write!(f, "{} cannot be reached; waiting for it, nothing is lost", at.display())
+            }
+            Event::QueueBack { at } => write!(f, "{} is there again", at.display()),
+            Event::LeasesLost { items } => {
+                write!(
+                    f,
+                    "this process was silent for too long: {items} items in its hands were given to others"
+                )
             }
             Event::Stopped { why } => write!(f, "the job cannot go on: {why}"),
         }

@@ -1,6 +1,9 @@
 //! A job: opened by one run at a time, fed by an importer, emptied by workers.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    sync::{Arc, Weak, atomic::AtomicU64},
+    time::Duration,
+};
 
 use forbear_core::time::Timestamp;
 use hashbrown::HashMap;
@@ -8,14 +11,19 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::{
+    address::JobAddress,
     error::{Events, QueueError},
     exits::{ExitRow, ToldExits},
     gates::GateRecord,
     input::InputIdentity,
     item::{Batch, Counters, Finish, InputEnd, InputPosition, Item, Lane, LaneId, Lease, Until},
-    open,
-    output::OutputTarget,
-    shared::{Command, Inner, Phase, Reader, Shared, Woken},
+    ledger::{Ledger, Tally},
+    output::{Output, OutputTarget},
+    pages::Pages,
+    postgres,
+    shared::{Command, Inner, Phase, Shared, Woken},
+    sqlite,
+    writer::Writer,
 };
 
 /// How a job is opened.
@@ -29,13 +37,16 @@ pub struct JobOptions {
     /// The key by which a job that is made now names accounts; one that is there already keeps its own. Default: a key of
     /// its own.
     pub account_key: Option<[u8; 32]>,
+    /// A process that is not heard of for so long loses what it has in hand to others. Of a queue that several processes share
+    /// alone. Default 30 s: longer than a server's restart, and no time at all for a job.
+    pub lease: Duration,
 }
 
 impl JobOptions {
     /// The usual options for `output`.
     #[must_use]
     pub fn new(output: OutputTarget) -> JobOptions {
-        JobOptions { output, unsaved_kib_max: 16 << 10, account_key: None }
+        JobOptions { output, unsaved_kib_max: 16 << 10, account_key: None, lease: Duration::from_secs(30) }
     }
 }
 
@@ -50,6 +61,8 @@ pub struct Counts {
     pub parked: u64,
     /// Claimed, or finished and not durable yet.
     pub leased: u64,
+    /// Of these, those in the hands of other processes.
+    pub elsewhere: u64,
     /// Done.
     pub done: u64,
     /// Failed, without those of unknown outcome.
@@ -66,6 +79,20 @@ impl Counts {
     pub fn open(&self) -> u64 {
         self.pending + self.parked + self.leased
     }
+}
+
+/// What opening a job gives.
+pub(crate) struct Opened {
+    pub(crate) ledger: Box<dyn Ledger>,
+    pub(crate) pages: Pages,
+    pub(crate) output: Output,
+    pub(crate) tally: Tally,
+    pub(crate) run: u64,
+    pub(crate) soonest: Option<Timestamp>,
+    pub(crate) input: Option<InputIdentity>,
+    pub(crate) account_key: [u8; 32],
+    /// Begins what goes on beside the work.
+    pub(crate) watch: Option<Box<dyn FnOnce(Weak<Shared>) + Send>>,
 }
 
 /// A job that this process runs.
@@ -101,47 +128,63 @@ impl Counts {
 /// ```
 pub struct Job {
     shared: Arc<Shared>,
-    input: Option<InputIdentity>,
     account_key: [u8; 32],
     unsaved_kib_max: u32,
     exits: Mutex<ToldExits>,
 }
 
 impl Job {
-    /// Makes the job at `path`, or resumes it: takes its lock, sets its output right, and makes pending what the last
-    /// run had in hand or parked until this one.
+    /// Makes the job at `address`, or resumes it: takes its lock, sets its output right, and makes pending what the last
+    /// run had in hand or parked until this one. A file's name is an address.
     ///
-    /// Reads and writes files; call it where blocking is allowed.
+    /// A job in a database is joined, where others work on it: then what they have in hand stays theirs.
+    ///
+    /// Reads and writes files, and may wait for a server; call it where blocking is allowed.
     ///
     /// # Errors
     /// See [`QueueError`]. In doubt nothing is changed, and above all nothing started anew without a word (J4).
-    pub fn open(path: &Path, options: JobOptions, events: Events) -> Result<Job, QueueError> {
-        let opened = open::open(path, &options, &*events)?;
+    pub fn open(
+        address: impl Into<JobAddress>,
+        options: JobOptions,
+        events: Events,
+    ) -> Result<Job, QueueError> {
+        let address = address.into();
+        let opened = match &address {
+            JobAddress::File(path) => sqlite::open::open(path, &options, &*events)?,
+            JobAddress::Postgres { queue, name } => postgres::open::open(queue, name, &options, &events)?,
+        };
+        let shows_leases = address.file().is_some();
+        let inner = Inner { tally: opened.tally, soonest: opened.soonest, shows_leases, ..Inner::default() };
         let shared = Arc::new(Shared {
-            path: path.to_owned(),
-            run: opened.tally.run,
-            reader: Mutex::new(Reader::open(path)?),
-            inner: Mutex::new(Inner { tally: opened.tally, soonest: opened.soonest, ..Inner::default() }),
+            path: address.shown(),
+            run: AtomicU64::new(opened.run),
+            pages: opened.pages,
+            input: Mutex::new(opened.input),
+            inner: Mutex::new(inner),
             wake: Condvar::new(),
             room: Condvar::new(),
             capacity: Arc::new(Semaphore::new(options.unsaved_kib_max.max(1) as usize)),
             arrivals: watch::Sender::new(0),
             left: watch::Sender::new(false),
         });
-        let (input, account_key) = (opened.input.clone(), opened.account_key);
-        let writer = opened.writer(Arc::clone(&shared), events);
+        let (output, ledger, tally) = (opened.output, opened.ledger, opened.tally);
+        let writer = Writer { ledger, output, shared: Arc::clone(&shared), events, tally };
         std::thread::Builder::new()
             .name("forbear-job".into())
             .spawn(move || writer.run())
-            .map_err(|source| QueueError::Io { path: path.to_owned(), source })?;
+            .map_err(|source| QueueError::Io { path: address.shown(), source })?;
+        if let Some(watch) = opened.watch {
+            watch(Arc::downgrade(&shared));
+        }
+        let account_key = opened.account_key;
         let (unsaved_kib_max, exits) = (options.unsaved_kib_max.max(1), Mutex::default());
-        Ok(Job { shared, input, account_key, unsaved_kib_max, exits })
+        Ok(Job { shared, account_key, unsaved_kib_max, exits })
     }
 
     /// The number of this run, from 1. Leases of earlier runs are refused.
     #[must_use]
     pub fn run(&self) -> u64 {
-        self.shared.run
+        self.shared.run()
     }
 
     /// The secret with which credentials become names of accounts (K1): chosen by chance when the job was made, the same
@@ -155,8 +198,25 @@ impl Job {
 
     /// What the job was made from, if that was set before it was opened.
     #[must_use]
-    pub fn input(&self) -> Option<&InputIdentity> {
-        self.input.as_ref()
+    pub fn input(&self) -> Option<InputIdentity> {
+        self.shared.input.lock().clone()
+    }
+
+    /// Whether this process may read the input into the job. Of several that work on one job one does; ask again later, for
+    /// it may end. Where it is granted, [`input`](Job::input) and [`position`](Job::position) are those of this moment.
+    ///
+    /// Waits for a server where there is one; call it where blocking is allowed.
+    ///
+    /// # Errors
+    /// When the job is closed or has stopped, or its server cannot be reached.
+    pub fn may_import(&self) -> Result<bool, QueueError> {
+        self.shared.pages.may_import(&self.shared)
+    }
+
+    /// Whether another process reads the input into the job at this moment, as far as is known.
+    #[must_use]
+    pub fn is_fed_elsewhere(&self) -> bool {
+        self.shared.inner.lock().tally.fed_elsewhere
     }
 
     /// Sets what the job is made from.
@@ -197,7 +257,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn ready_lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<Lane>, QueueError> {
-        self.shared.ready_lanes(after, limit)
+        self.shared.pages.ready_lanes(&self.shared, after, limit).await
     }
 
     /// The lane of this number, also while it has nothing to claim: for one that [`wake_due`](Job::wake_due) named.
@@ -208,7 +268,7 @@ impl Job {
     /// # Cancel safety
     /// Changes nothing.
     pub async fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
-        self.shared.lane(id)
+        self.shared.pages.lane(&self.shared, id).await
     }
 
     /// Takes up to `max` items of a lane: those given back first, then by priority and line. Never waits for a sync;
@@ -220,7 +280,14 @@ impl Job {
     /// # Cancel safety
     /// It does not yield: polled once, it is done.
     pub async fn claim(&self, lane: LaneId, max: usize) -> Result<Vec<Item>, QueueError> {
-        self.shared.claim(lane, max)
+        self.shared.pages.claim(&self.shared, lane, max).await
+    }
+
+    /// Whether a lease is of this run, so that its item is worth a request: a process that was silent for too long has lost
+    /// all of them to others.
+    #[must_use]
+    pub fn is_current(&self, lease: Lease) -> bool {
+        lease.run == self.shared.run()
     }
 
     /// Ends an item. It is leased until its record is durable, within about 50 ms.
@@ -241,7 +308,7 @@ impl Job {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
         let room = room.map_err(|_| QueueError::Closed)?;
-        inner.leased(self.shared.run, finish.lease)?.phase = Phase::Ending;
+        inner.leased(self.shared.run(), finish.lease)?.phase = Phase::Ending;
         self.shared.push(&mut inner, Command::Finish { finish, _room: room }, false);
         Ok(())
     }
@@ -259,7 +326,7 @@ impl Job {
     ) -> Result<(), QueueError> {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
-        inner.leased(self.shared.run, lease)?.phase = Phase::Ending;
+        inner.leased(self.shared.run(), lease)?.phase = Phase::Ending;
         if let Until::Time(at) = until {
             inner.soonest = Some(inner.soonest.map_or(at, |soonest| soonest.min(at)));
         }
@@ -275,7 +342,7 @@ impl Job {
     pub fn release(&self, item: Item) -> Result<(), QueueError> {
         let mut inner = self.shared.inner.lock();
         inner.refuse()?;
-        let held = inner.leased(self.shared.run, item.lease)?;
+        let held = inner.leased(self.shared.run(), item.lease)?;
         if item.counters != Counters::default() {
             held.has_progress = true;
             let command = Command::Progress { seq: item.lease.seq, counters: item.counters.clone() };
@@ -329,11 +396,16 @@ impl Job {
     pub fn counts(&self) -> Counts {
         let inner = self.shared.inner.lock();
         let t = &inner.tally;
+        // Of several processes each sees the others as they were a moment ago; the sum is right all the same (J5).
+        let open = t.pending + t.elsewhere;
+        let own = inner.leased.min(open);
+        let elsewhere = t.elsewhere.min(open - own);
         Counts {
             imported: t.imported,
-            pending: t.pending.saturating_sub(inner.leased),
+            pending: open - own - elsewhere,
             parked: t.parked,
-            leased: inner.leased,
+            leased: own + elsewhere,
+            elsewhere,
             done: t.done,
             failed: t.failed,
             unknown: t.unknown,
@@ -374,7 +446,7 @@ impl Job {
     /// # Errors
     /// When the job is closed or has stopped, or its file is damaged.
     pub fn load_gate(&self, key: &str) -> Result<Option<GateRecord>, QueueError> {
-        self.shared.load_gate(key)
+        self.shared.pages.load_gate(&self.shared, key)
     }
 
     /// Up to `limit` saved gates with a key after `after` (`""` for the first).
@@ -382,7 +454,7 @@ impl Job {
     /// # Errors
     /// When the job is closed or has stopped, or its file is damaged.
     pub fn load_gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
-        self.shared.load_gates(after, limit)
+        self.shared.pages.load_gates(&self.shared, after, limit)
     }
 
     fn set_gate(&self, key: String, gate: Option<GateRecord>, urgent: bool) -> Result<(), QueueError> {
@@ -446,7 +518,8 @@ impl Job {
         // The sender lives in `shared`, so this cannot fail.
         let _ = left.wait_for(|left| *left).await;
         let mut counts = self.counts();
-        counts.pending += std::mem::take(&mut counts.leased);
+        counts.pending += counts.leased - counts.elsewhere;
+        counts.leased = counts.elsewhere;
         match &self.shared.inner.lock().dead {
             Some(why) => Err(QueueError::Stopped(Arc::clone(why))),
             None => Ok(counts),
@@ -473,7 +546,7 @@ impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Job")
             .field("path", &self.shared.path)
-            .field("run", &self.shared.run)
+            .field("run", &self.shared.run())
             .finish_non_exhaustive()
     }
 }

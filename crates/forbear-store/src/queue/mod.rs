@@ -15,23 +15,26 @@
 //! **Invariant**: memory does not grow with the job. Items are read by the page, lanes by the page; what is kept is what
 //! is in hand.
 
-mod apply;
+mod address;
 mod bodies;
 mod error;
 mod exits;
 mod gates;
+mod group;
 mod input;
 pub mod inspect;
 mod item;
 mod job;
-mod lock;
-mod open;
+mod ledger;
 mod output;
+mod pages;
+mod postgres;
 mod recover;
-mod schema;
 mod shared;
+mod sqlite;
 mod writer;
 
+pub use address::{JobAddress, PostgresAddress, QueueAddress};
 pub use error::{Event, Events, QueueError};
 pub use exits::ExitRow;
 pub use gates::GateRecord;

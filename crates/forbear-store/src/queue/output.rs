@@ -127,6 +127,14 @@ impl OutputFile {
         wrote
     }
 
+    /// Cuts what stands behind `start`, or else behind the end, and was not acknowledged.
+    pub(crate) fn cut(&mut self, start: Option<u64>) -> Result<(), QueueError> {
+        self.end = start.unwrap_or(self.end);
+        self.ahead = 0;
+        let io = |source| QueueError::Io { path: self.path.clone(), source };
+        self.file.set_len(self.end).map_err(io)
+    }
+
     fn append<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> io::Result<u64> {
         let mut chunk = Vec::new();
         let mut at = self.end;

@@ -1,30 +1,37 @@
 //! What the callers and the writer share: the inbox, the leases, and where each lane's reading stands.
-//!
-//! Two locks, always taken in this order: `reader` (the connection that pages are read from), then `inner`. Whoever
-//! claims holds `reader` from its look at the lane's cursor until the items are marked as held; the writer takes it
-//! after a commit before it forgets items. So an item is never read from before a commit and claimed after it.
 
-use std::{collections::VecDeque, path::PathBuf, sync::Arc};
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Acquire},
+    },
+};
 
 use forbear_core::time::Timestamp;
 use hashbrown::HashMap;
 use parking_lot::{Condvar, Mutex};
-use rusqlite::{Connection, OpenFlags, params};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{
     error::QueueError,
     exits::ExitRow,
-    gates::{self, GateRecord},
+    gates::GateRecord,
     input::InputIdentity,
-    item::{Batch, Counters, Extras, Finish, Item, Lane, LaneId, Lease, Request, Seq, Until},
-    schema::{self, Tally, micros, timestamp},
+    item::{Batch, Counters, Finish, Item, LaneId, Lease, Request, Seq, Until},
+    ledger::{Place, Tally},
+    pages::Pages,
 };
 
 pub(crate) struct Shared {
+    /// The job, as it is named in errors.
     pub(crate) path: PathBuf,
-    pub(crate) run: u64,
-    pub(crate) reader: Mutex<Reader>,
+    /// What leases carry: one of another number is of an older run.
+    pub(crate) run: AtomicU64,
+    pub(crate) pages: Pages,
+    /// What the job is made from.
+    pub(crate) input: Mutex<Option<InputIdentity>>,
     pub(crate) inner: Mutex<Inner>,
     /// Something for the writer.
     pub(crate) wake: Condvar,
@@ -65,6 +72,10 @@ pub(crate) enum Command {
         account: String,
         reply: oneshot::Sender<u64>,
     },
+    /// Back to the table, for everybody.
+    Release(Vec<Seq>),
+    /// Nothing but a look whether this process is still a member.
+    Look,
     Input(InputIdentity),
     /// What is new of each exit.
     Exits(Vec<ExitRow>),
@@ -84,6 +95,12 @@ pub struct Woken {
 pub(crate) struct Inner {
     pub(crate) inbox: Vec<Command>,
     pub(crate) imports: usize,
+    /// Another process imports.
+    pub(crate) imports_refused: bool,
+    /// Groups that were published.
+    pub(crate) commits: u64,
+    /// Leases are shown to others by rows of their own.
+    pub(crate) shows_leases: bool,
     /// Coalesced: only the last state of a gate is worth writing. `None` deletes.
     pub(crate) gates: HashMap<String, Option<GateRecord>>,
     /// The writer sleeps until it is woken; else it looks again by itself soon.
@@ -162,11 +179,13 @@ impl Inner {
     }
 
     /// Marks `item` as out and gives it a new lease.
-    fn lease(&mut self, run: u64, item: &mut Item, has_progress: bool) {
+    pub(crate) fn lease(&mut self, run: u64, item: &mut Item, has_progress: bool) {
         self.last_token += 1;
         item.lease = Lease { seq: item.lease.seq, run, token: self.last_token };
         self.leased += 1;
-        self.fresh.push(item.lease.seq);
+        if self.shows_leases {
+            self.fresh.push(item.lease.seq);
+        }
         match self.held.get_mut(&item.lease.seq) {
             Some(held) => {
                 held.token = self.last_token;
@@ -195,16 +214,64 @@ impl Inner {
         self.lanes.entry(held.lane).or_default().returned.push_back(item);
     }
 
-    /// Forgets an item whose end or parking is durable.
-    pub(crate) fn forget(&mut self, seq: Seq) {
-        let Some(held) = self.held.remove(&seq) else { return };
+    /// Forgets an item whose end, parking or release is durable.
+    pub(crate) fn forget(&mut self, seq: Seq, token: u64) {
+        let Some(held) = self.held.get(&seq) else { return };
         self.leased -= 1;
-        if let Some(lane) = self.lanes.get_mut(&held.lane) {
-            lane.held -= 1;
-            if lane.held == 0 {
-                self.lanes.remove(&held.lane);
+        // Claimed again since it was given back.
+        if held.token != token {
+            return;
+        }
+        let lane = held.lane;
+        self.held.remove(&seq);
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.held -= 1;
+            if state.held == 0 {
+                self.lanes.remove(&lane);
             }
         }
+    }
+
+    /// Marks items that were given back as on their way to the table.
+    pub(crate) fn release_all(&mut self, seqs: impl Iterator<Item = Seq>) {
+        for seq in seqs {
+            if let Some(held) = self.held.get_mut(&seq) {
+                held.phase = Phase::Ending;
+                self.leased += 1;
+            }
+        }
+    }
+
+    /// All leases are lost. What was said of the items is void; batches of input stand under no lease of an item, but under
+    /// the same membership.
+    pub(crate) fn lose_leases(&mut self) {
+        self.held.clear();
+        self.lanes.clear();
+        self.fresh.clear();
+        self.unlease.clear();
+        self.leased = 0;
+        self.imports_refused = true;
+        let Inner { inbox, imports, .. } = self;
+        inbox.retain(|command| match command {
+            Command::Finish { .. }
+            | Command::Park { .. }
+            | Command::Progress { .. }
+            | Command::Release(_) => false,
+            Command::Import(_) => {
+                *imports -= 1;
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// When the first of the parked items is due, as the table has it: what is on its way there is not in it yet.
+    pub(crate) fn set_soonest(&mut self, from_table: Option<Timestamp>) {
+        let queued = self.inbox.iter().filter_map(|command| match command {
+            Command::Park { until: Until::Time(at), .. } => Some(*at),
+            _ => None,
+        });
+        self.soonest = queued.chain(from_table).min();
     }
 
     /// New items stand in `lane` from `first` on: its reading must not be past them.
@@ -219,106 +286,21 @@ impl Inner {
 }
 
 impl Shared {
-    /// Claims up to `max` items of a lane.
-    pub(crate) fn claim(&self, lane: LaneId, max: usize) -> Result<Vec<Item>, QueueError> {
-        let mut claimed = Vec::new();
-        let mut reader = self.reader.lock();
-        let mut cursor = {
-            let mut inner = self.inner.lock();
-            inner.refuse()?;
-            while claimed.len() < max {
-                let Some(mut item) = inner.lanes.get_mut(&lane).and_then(|l| l.returned.pop_front()) else {
-                    break;
-                };
-                inner.lease(self.run, &mut item, true);
-                claimed.push(item);
-            }
-            inner.lanes.get(&lane).and_then(|l| l.cursor)
-        };
-        while claimed.len() < max {
-            let page = reader.page(&self.path, self.run, lane, cursor, max - claimed.len())?;
-            let Some(last) = page.last() else { break };
-            cursor = Some((last.rank, last.item.lease.seq));
-            let mut inner = self.inner.lock();
-            for mut row in page {
-                if !inner.held.contains_key(&row.item.lease.seq) {
-                    inner.lease(self.run, &mut row.item, row.has_progress);
-                    claimed.push(row.item);
-                }
-            }
-            if let Some(state) = inner.lanes.get_mut(&lane) {
-                state.cursor = cursor;
-            }
-        }
-        if !claimed.is_empty() {
-            self.leases_changed(&mut self.inner.lock());
-        }
-        Ok(claimed)
-    }
-
-    /// Lanes after `after` that have something to claim.
-    pub(crate) fn ready_lanes(&self, after: Option<LaneId>, limit: usize) -> Result<Vec<Lane>, QueueError> {
-        let mut lanes = Vec::new();
-        let mut at = after.map_or(i64::MIN, |lane| lane.0);
-        let reader = self.reader.lock();
-        self.inner.lock().refuse()?;
-        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
-        let error = |source| schema::classify(&self.path, source);
-        // One read transaction for the page: beginning one costs more than a seek.
-        let page = db.unchecked_transaction().map_err(error)?;
-        while lanes.len() < limit {
-            let Some(row) = next_lane(&page, at).map_err(error)? else { break };
-            let lane = self.claimable(row);
-            at = lane.id.0;
-            if lane.pending > 0 {
-                lanes.push(lane);
-            }
-        }
-        page.commit().map_err(error)?;
-        Ok(lanes)
-    }
-
-    pub(crate) fn lane(&self, id: LaneId) -> Result<Option<Lane>, QueueError> {
-        let reader = self.reader.lock();
-        self.inner.lock().refuse()?;
-        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
-        let row = lane(db, id).map_err(|source| schema::classify(&self.path, source))?;
-        Ok(row.map(|row| self.claimable(row)))
-    }
-
-    /// A lane of the table, less what is in hand.
-    fn claimable(&self, (id, key, waiting): (LaneId, String, u64)) -> Lane {
-        let out = self.inner.lock().lanes.get(&id).map_or(0, |l| l.held - l.returned.len() as u64);
-        Lane { id, key: key.into(), pending: waiting.saturating_sub(out) }
-    }
-
-    pub(crate) fn load_gate(&self, key: &str) -> Result<Option<GateRecord>, QueueError> {
-        let reader = self.reader.lock();
-        {
-            let inner = self.inner.lock();
-            inner.refuse()?;
-            if let Some(gate) = inner.gates.get(key) {
-                return Ok(gate.clone());
-            }
-        }
-        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
-        gates::load(db, key).map_err(|source| schema::classify(&self.path, source))
-    }
-
-    pub(crate) fn load_gates(&self, after: &str, limit: usize) -> Result<Vec<GateRecord>, QueueError> {
-        let reader = self.reader.lock();
-        self.inner.lock().refuse()?;
-        let db = reader.db.as_ref().ok_or(QueueError::Closed)?;
-        gates::page(db, after, limit).map_err(|source| schema::classify(&self.path, source))
+    /// The number of this run.
+    pub(crate) fn run(&self) -> u64 {
+        self.run.load(Acquire)
     }
 
     /// Blocks an importer until its batch may queue: one being written and one waiting are enough to keep both busy.
     pub(crate) fn import(&self, batch: Batch) -> Result<(), QueueError> {
         let mut inner = self.inner.lock();
         inner.refuse()?;
-        while inner.imports >= 2 {
+        while inner.imports >= 2 && !inner.imports_refused {
             self.room.wait(&mut inner);
             inner.refuse()?;
+        }
+        if inner.imports_refused {
+            return Err(QueueError::NotTheImporter);
         }
         inner.imports += 1;
         inner.inbox.push(Command::Import(batch));
@@ -351,140 +333,15 @@ impl Shared {
     }
 }
 
-/// The connection that pages are read from. Readers and the writer do not wait for each other in WAL mode.
-pub(crate) struct Reader {
-    /// `None` once the job is closed.
-    db: Option<Connection>,
-}
-
-struct Row {
-    rank: i64,
-    has_progress: bool,
-    item: Item,
-}
-
-/// Its pages are few and hot: the indexes' upper levels and one leaf for each lane in use.
-const READER_CACHE_KIB: u32 = 4096;
-
-impl Reader {
-    pub(crate) fn open(path: &std::path::Path) -> Result<Reader, QueueError> {
-        let open = || {
-            let db = Connection::open_with_flags(
-                path,
-                OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-            )?;
-            schema::tune(&db, READER_CACHE_KIB)?;
-            Ok(Reader { db: Some(db) })
-        };
-        open().map_err(|source| schema::classify(path, source))
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.db = None;
-    }
-
-    fn page(
-        &mut self,
-        path: &std::path::Path,
-        run: u64,
-        lane: LaneId,
-        cursor: Option<(i64, Seq)>,
-        limit: usize,
-    ) -> Result<Vec<Row>, QueueError> {
-        let (rank, seq) = cursor.map_or((i64::MIN, 0), |(rank, seq)| (rank, seq.0.cast_signed()));
-        let db = |source| schema::classify(path, source);
-        let Some(open) = &self.db else { return Err(QueueError::Closed) };
-        let mut statement = open
-            .prepare_cached(
-                "SELECT w.rank, w.seq, i.url, i.id, i.extras, i.body,
-                   p.attempts, p.refusals, p.run, p.limited, p.waited_us, p.started, p.error
-                 FROM waiting w CROSS JOIN items i ON i.seq = w.seq LEFT JOIN progress p ON p.seq = w.seq
-                 WHERE w.lane = ?1 AND (w.rank, w.seq) > (?2, ?3) ORDER BY w.rank, w.seq LIMIT ?4",
-            )
-            .map_err(db)?;
-        let mut rows = statement.query(params![lane.0, rank, seq, limit.min(1024) as i64]).map_err(db)?;
-        let mut page = Vec::new();
-        while let Some(row) = rows.next().map_err(db)? {
-            let read = || -> rusqlite::Result<Option<Row>> {
-                let url: String = row.get(2)?;
-                let extras = row.get_ref(4)?.as_str_or_null()?;
-                let Ok(request) = Extras::decode(url, extras, row.get(5)?) else { return Ok(None) };
-                let (counters, has_progress) = read_counters(row, 6, run)?;
-                let seq = Seq(row.get::<_, i64>(1)?.cast_unsigned());
-                let lease = Lease { seq, run: 0, token: 0 };
-                Ok(Some(Row {
-                    rank: row.get(0)?,
-                    has_progress,
-                    item: Item { lease, lane, id: row.get(3)?, request, counters },
-                }))
-            };
-            match read().map_err(db)? {
-                Some(row) => page.push(row),
-                None => return Err(QueueError::Damaged { path: path.to_owned(), source: None }),
-            }
-        }
-        Ok(page)
-    }
-}
-
-/// One seek for each lane, however many items it has.
-fn next_lane(db: &Connection, after: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-    one_lane(
-        db,
-        "SELECT lane, key, pending FROM lanes
-         WHERE lane = (SELECT lane FROM waiting WHERE lane > ?1 ORDER BY lane LIMIT 1)",
-        after,
-    )
-}
-
-fn lane(db: &Connection, id: LaneId) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-    one_lane(db, "SELECT lane, key, pending FROM lanes WHERE lane = ?1", id.0)
-}
-
-fn one_lane(db: &Connection, sql: &str, number: i64) -> rusqlite::Result<Option<(LaneId, String, u64)>> {
-    let mut statement = db.prepare_cached(sql)?;
-    let mut rows = statement.query([number])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    Ok(Some((LaneId(row.get(0)?), row.get(1)?, row.get::<_, i64>(2)?.cast_unsigned())))
-}
-
-/// Counters from seven columns beginning at `at`, and whether there were any.
-pub(crate) fn read_counters(
-    row: &rusqlite::Row<'_>,
-    at: usize,
-    run: u64,
-) -> rusqlite::Result<(Counters, bool)> {
-    let Some(attempts) = row.get::<_, Option<u32>>(at)? else { return Ok((Counters::default(), false)) };
-    let same_run = row.get::<_, i64>(at + 2)?.cast_unsigned() == run;
-    let counters = Counters {
-        attempts,
-        refusals: if same_run { row.get(at + 1)? } else { 0 },
-        limited: row.get(at + 3)?,
-        waited: std::time::Duration::from_micros(row.get::<_, i64>(at + 4)?.cast_unsigned()),
-        started_at: row.get::<_, Option<i64>>(at + 5)?.map(timestamp),
-        error: row.get(at + 6)?,
-    };
-    Ok((counters, true))
-}
-
-/// Writes counters as of `run`.
-pub(crate) fn write_counters(db: &Connection, seq: Seq, run: u64, c: &Counters) -> rusqlite::Result<()> {
-    db.prepare_cached("INSERT OR REPLACE INTO progress VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?.execute(
-        params![
-            seq.0.cast_signed(),
-            c.attempts,
-            c.refusals,
-            run.cast_signed(),
-            c.limited,
-            i64::try_from(c.waited.as_micros()).unwrap_or(i64::MAX),
-            c.started_at.map(micros),
-            c.error,
-        ],
-    )?;
-    Ok(())
-}
-
 /// How a request ranks in its lane: higher priority first.
 pub(crate) fn rank(request: &Request) -> i64 {
     -i64::from(request.priority)
+}
+
+/// How many were woken, and in which lanes.
+pub(crate) fn woken(places: &[Place]) -> Woken {
+    let mut lanes: Vec<LaneId> = places.iter().map(|p| p.lane).collect();
+    lanes.sort_unstable();
+    lanes.dedup();
+    Woken { items: places.len() as u64, lanes }
 }

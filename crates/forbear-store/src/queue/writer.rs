@@ -14,28 +14,22 @@
 //! A kill costs less: what the file system was given it keeps, so records are written while the group still gathers.
 
 use std::{
-    fs::File,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
-use forbear_core::time::Timestamp;
 use hashbrown::HashSet;
 use parking_lot::MutexGuard;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 
 use super::{
-    apply::{Changes, Ended, LaneNumbers, Place, woken},
     bodies,
     error::{Event, Events, QueueError},
-    exits,
-    gates::{self, GateRecord},
-    item::{Batch, BodyFile, Counters, Seq, Until},
-    lock::JobLock,
-    output::{Output, hash, may_pass},
-    schema::{self, Tally, timestamp},
-    shared::{Command, Phase, Shared, write_counters},
+    group::{FinishPlan, Group, records},
+    item::{Batch, BodyFile, Seq},
+    ledger::{Ledger, Place, Standing, Tally},
+    output::{Output, may_pass},
+    shared::{Command, Inner, Phase, Shared, woken},
 };
 
 /// How long a group gathers. With a commit of the same length, what was fetched is durable in about 50 ms.
@@ -51,53 +45,12 @@ const GROUP_MAX: usize = 8192;
 /// Pauses between tries while the disk is full.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Tries after an I/O error of the database that is not said to be a full disk.
-const IO_TRIES: u32 = 5;
-/// SQLite's page cache for the writer: upper levels of every tree, and the hot leaves of a few hundred lanes.
-const WRITER_CACHE_KIB: u32 = 16 << 10;
-/// Pages in the write-ahead log before they are copied into the file: 16 MiB, so that a page written in many groups is
-/// copied once.
-const CHECKPOINT_PAGES: u32 = 4096;
-
 pub(crate) struct Writer {
-    pub(crate) db: Connection,
+    pub(crate) ledger: Box<dyn Ledger>,
     pub(crate) output: Output,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: Events,
-    pub(crate) lock: JobLock,
-    pub(crate) numbers: LaneNumbers,
     pub(crate) tally: Tally,
-    /// Whether the connection syncs its commits now.
-    pub(crate) synced: bool,
-    /// Imports are committed and not synced yet.
-    pub(crate) unsynced_imports: bool,
-}
-
-/// What one commit makes durable. Kept until it has: a failed commit is tried again with the same group.
-#[derive(Default)]
-struct Group {
-    commands: Vec<Command>,
-    finishes: Vec<FinishPlan>,
-    parks: Vec<(usize, Place)>,
-    gates: Vec<(String, Option<GateRecord>)>,
-    show: Vec<Seq>,
-    hide: Vec<Seq>,
-    /// Where the group's first record went; set once the output is durable.
-    start: Option<Option<u64>>,
-    bodies_settled: bool,
-    imported: Vec<Place>,
-    woken: Vec<(usize, Vec<Place>)>,
-    progress: Vec<(Seq, Counters)>,
-    closing: bool,
-}
-
-struct FinishPlan {
-    command: usize,
-    place: Place,
-    has_progress: bool,
-    shown: bool,
-    /// Its body is lost, so it did not end.
-    lost: bool,
 }
 
 /// How far the gathering group was written ahead. That must be the beginning of what [`records`] gives later.
@@ -125,16 +78,6 @@ impl Ahead {
         }
         records
     }
-}
-
-/// Settings of the writing connection.
-pub(crate) fn tune(db: &Connection) -> rusqlite::Result<()> {
-    schema::tune(db, WRITER_CACHE_KIB)?;
-    db.execute_batch(&format!(
-        "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
-         PRAGMA journal_size_limit = {};",
-        64 << 20
-    ))
 }
 
 impl Writer {
@@ -199,8 +142,9 @@ impl Writer {
             .collect();
         let mut known = self.tally.position.line;
         for (index, command) in group.commands.iter_mut().enumerate() {
-            let place =
-                |seq: Seq| inner.held.get(&seq).map(|h| (Place { seq, lane: h.lane, rank: h.rank }, h));
+            let place = |seq: Seq| {
+                inner.held.get(&seq).map(|h| (Place { seq, lane: h.lane, rank: h.rank, token: h.token }, h))
+            };
             match command {
                 Command::Import(batch) => {
                     batch.items.retain(|item| item.seq.0 > known);
@@ -225,7 +169,11 @@ impl Writer {
                     group.parks.push((index, place));
                 }
                 Command::Progress { seq, counters } => group.progress.push((*seq, counters.clone())),
-                Command::Wake { .. }
+                Command::Release(seqs) => {
+                    group.releases.extend(seqs.iter().filter_map(|seq| place(*seq)).map(|(place, _)| place));
+                }
+                Command::Look
+                | Command::Wake { .. }
                 | Command::Credentials { .. }
                 | Command::Input(_)
                 | Command::Exits(_)
@@ -248,7 +196,7 @@ impl Writer {
     /// Writes records of the group that gathers; false if they wait for the rest.
     fn write_ahead(&mut self, records: &[u8]) -> bool {
         // The group will meet the same error, and knows what to do.
-        let in_order = !self.unsynced_imports || self.sync_log().is_ok();
+        let in_order = self.ledger.before_records().is_ok();
         match &mut self.output {
             Output::File(out) => in_order && out.write_ahead(records),
             Output::Stream(_) => false,
@@ -268,6 +216,9 @@ impl Writer {
             tries += 1;
             if !self.worth_another_try(&error, tries) || group.closing || self.shared.inner.lock().closing {
                 return Err(error);
+            }
+            if error.is_unreachable() {
+                continue; // the ledger has waited, and has said so
             }
             if full.is_none() {
                 let path = match &error {
@@ -297,14 +248,7 @@ impl Writer {
                 matches!(self.output, Output::File(_)) && may_pass(error)
             }
             QueueError::Io { .. } => may_pass(error),
-            QueueError::Database { source, .. } => match source.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => true,
-                // A quota or a size limit, as SQLite reports it. A broken disk looks the same, and is waited for too.
-                Some(ErrorCode::SystemIoFailure) if is_write_error(source) => true,
-                Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseBusy) => tries < IO_TRIES,
-                _ => false,
-            },
-            _ => false,
+            _ => self.ledger.worth_another_try(error, tries),
         }
     }
 
@@ -314,26 +258,67 @@ impl Writer {
             self.settle_bodies(group)?;
             group.bodies_settled = true;
         }
+        match self.ledger.begin()? {
+            Standing::Good => {}
+            Standing::Committed(tally) => {
+                self.tally = tally;
+                return Ok(());
+            }
+            Standing::Lost { run } => {
+                self.lost(group, run)?;
+                return self.attempt(group);
+            }
+        }
         let start = match group.start {
             Some(start) => start,
             None => {
-                if self.unsynced_imports && records(group).next().is_some() {
-                    self.sync_log()?;
+                if records(group).next().is_some() {
+                    self.ledger.before_records()?;
                 }
                 let start = self.output.append(records(group))?;
                 group.start = Some(start);
                 start
             }
         };
-        match self.commit(group, start) {
-            Ok(tally) => {
-                self.tally = tally;
-                Ok(())
+        match self.ledger.commit(group, start) {
+            Ok(tally) => self.tally = tally,
+            Err(QueueError::NotTheImporter) if !group.no_imports => {
+                self.shared.inner.lock().imports_refused = true;
+                group.no_imports = true;
+                self.unwrite(group)?;
+                return self.attempt(group);
             }
-            Err(source) => {
-                self.numbers.forget();
-                Err(schema::classify(&self.shared.path, source))
-            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Others have what was in hand here, and will write its records: ours must not stand in the output too.
+    fn lost(&mut self, group: &mut Group, run: u64) -> Result<(), QueueError> {
+        let items = {
+            let mut inner = self.shared.inner.lock();
+            self.shared.run.store(run, Ordering::Release);
+            let items = inner.leased;
+            inner.lose_leases();
+            items
+        };
+        self.shared.room.notify_all();
+        group.finishes.iter_mut().for_each(|plan| plan.lost = true);
+        group.parks.clear();
+        group.progress.clear();
+        group.releases.clear();
+        group.no_imports = true;
+        self.unwrite(group)?;
+        (self.events)(Event::LeasesLost { items });
+        Ok(())
+    }
+
+    /// Takes the group's records out of the output again.
+    fn unwrite(&mut self, group: &mut Group) -> Result<(), QueueError> {
+        let start = group.start.take().flatten();
+        match &mut self.output {
+            Output::File(out) => out.cut(start),
+            Output::Stream(_) => Ok(()),
         }
     }
 
@@ -363,108 +348,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes durable what was committed so far.
-    fn sync_log(&mut self) -> Result<(), QueueError> {
-        let mut path = self.shared.path.clone().into_os_string();
-        path.push("-wal");
-        let path = PathBuf::from(path);
-        File::open(&path)
-            .and_then(|log| log.sync_data())
-            .map_err(|source| QueueError::Io { path, source })?;
-        self.unsynced_imports = false;
-        Ok(())
-    }
-
-    fn commit(&mut self, group: &mut Group, start: Option<u64>) -> rusqlite::Result<Tally> {
-        use Command::{Exits, Finish, Import, Progress};
-        let may_wait = |c: &Command| matches!(c, Finish { .. } | Progress { .. } | Import(_) | Exits(_));
-        let sync = !group.gates.is_empty() || group.closing || !group.commands.iter().all(may_wait);
-        if sync != self.synced {
-            self.db.execute_batch(if sync {
-                "PRAGMA synchronous = FULL"
-            } else {
-                "PRAGMA synchronous = NORMAL"
-            })?;
-            self.synced = sync;
-        }
-        let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut changes = Changes::new(&tx, self.tally, &mut self.numbers);
-        let mut offset = start;
-        let mut next = |record: &[u8]| {
-            let length = record.len() as u64;
-            let at = offset?;
-            offset = Some(at + length);
-            Some((at, length))
-        };
-        for plan in group.finishes.iter().filter(|plan| !plan.lost) {
-            let Command::Finish { finish, .. } = &group.commands[plan.command] else { continue };
-            changes.end(&Ended {
-                place: plan.place,
-                ending: finish.ending,
-                record: next(&finish.record),
-                counters: &finish.counters,
-                has_progress: plan.has_progress,
-                shown: plan.shown,
-            })?;
-        }
-        for (index, place) in &group.parks {
-            let Command::Park { until, reason, counters, .. } = &group.commands[*index] else { continue };
-            changes.park(*place, until, reason, counters)?;
-        }
-        for (seq, counters) in &group.progress {
-            write_counters(&tx, *seq, self.shared.run, counters)?;
-        }
-        group.imported.clear();
-        group.woken.clear();
-        for (index, command) in group.commands.iter().enumerate() {
-            match command {
-                Command::Import(batch) => {
-                    group.imported.extend(changes.import(batch)?);
-                    for bad in &batch.bad {
-                        changes.import_bad(bad.seq, &bad.record, next(&bad.record))?;
-                    }
-                }
-                Command::Wake { now, limit, .. } => {
-                    group.woken.push((index, changes.wake_due(*now, *limit)?))
-                }
-                Command::Credentials { account, .. } => {
-                    group.woken.push((index, changes.wake_account(account)?))
-                }
-                Command::Input(identity) => {
-                    let text = serde_json::to_string(identity).expect("strings and numbers always make JSON");
-                    schema::set_meta(&tx, "input", &text)?;
-                }
-                Exits(new) => exits::add(&tx, new)?,
-                _ => {}
-            }
-        }
-        for seq in &group.hide {
-            changes.hide_leased(*seq)?;
-        }
-        for seq in &group.show {
-            changes.show_leased(*seq)?;
-        }
-        for (key, gate) in &group.gates {
-            match gate {
-                Some(gate) => gates::save(&tx, gate)?,
-                None => gates::delete(&tx, key)?,
-            }
-        }
-        if let (Some(end), Some(last)) = (offset, records(group).last()) {
-            changes.tally.out_end = end;
-            changes.tally.last_len = last.len() as u64;
-            changes.tally.last_hash = hash(last);
-        }
-        let tally = changes.save()?;
-        tx.commit()?;
-        if sync {
-            self.unsynced_imports = false;
-        } else {
-            self.unsynced_imports |= group.commands.iter().any(|c| matches!(c, Import(_)));
-        }
-        Ok(tally)
-    }
-
     /// Tells callers what is durable now.
     fn publish(&mut self, group: Group) {
         let parked_changed = !group.parks.is_empty()
@@ -472,20 +355,20 @@ impl Writer {
             || group.commands.iter().any(
                 |c| matches!(c, Command::Import(Batch { items, .. }) if items.iter().any(|i| i.not_before.is_some())),
             );
-        let soonest = if parked_changed { Some(soonest_due(&self.db)) } else { None };
+        let soonest = if parked_changed { Some(self.ledger.soonest()) } else { None };
         let shared = Arc::clone(&self.shared);
-        // First the reader: see `shared`.
-        let reader = shared.reader.lock();
+        // First the reader: see `sqlite/reader.rs`.
+        let reader = shared.pages.lock();
         let mut inner = shared.inner.lock();
         for plan in &group.finishes {
             if plan.lost {
                 self.give_back_lost(&mut inner, plan);
             } else {
-                inner.forget(plan.place.seq);
+                inner.forget(plan.place.seq, plan.place.token);
             }
         }
-        for (_, place) in &group.parks {
-            inner.forget(place.seq);
+        for place in group.parks.iter().map(|(_, place)| place).chain(&group.releases) {
+            inner.forget(place.seq, place.token);
         }
         for seq in &group.show {
             if let Some(held) = inner.held.get_mut(seq) {
@@ -505,13 +388,9 @@ impl Writer {
         }
         inner.imports -= group.commands.iter().filter(|c| matches!(c, Command::Import(_))).count();
         inner.tally = self.tally;
+        inner.commits += 1;
         if let Some(from_table) = soonest {
-            // What is on its way to the table is not in it yet.
-            let queued = inner.inbox.iter().filter_map(|c| match c {
-                Command::Park { until: Until::Time(at), .. } => Some(*at),
-                _ => None,
-            });
-            inner.soonest = queued.chain(from_table).min();
+            inner.set_soonest(from_table);
         }
         drop(inner);
         drop(reader);
@@ -533,8 +412,8 @@ impl Writer {
     }
 
     /// An item whose body was lost is pending again: it was never taken out of the table.
-    fn give_back_lost(&self, inner: &mut super::shared::Inner, plan: &FinishPlan) {
-        inner.forget(plan.place.seq);
+    fn give_back_lost(&self, inner: &mut Inner, plan: &FinishPlan) {
+        inner.forget(plan.place.seq, plan.place.token);
         if plan.shown {
             inner.unlease.push(plan.place.seq);
         }
@@ -544,16 +423,12 @@ impl Writer {
     /// The end: of a closed job in one tidy file, of a broken one with the reason for everybody who asks, those of the
     /// group `unsaved` among them.
     fn leave(self, ended: Result<(), QueueError>, unsaved: Group) {
-        let Writer { db, output, shared, events, lock, .. } = self;
-        if ended.is_ok()
-            && let Err(error) = db.execute("DELETE FROM leased", [])
-        {
-            tracing::debug!(%error, "leases stay shown until the next run");
-        }
+        let Writer { ledger, output, shared, events, .. } = self;
+        let tidily = ended.is_ok();
         if let Err(error) = &ended {
             events(Event::Stopped { why: words(error) });
         }
-        let mut reader = shared.reader.lock();
+        let reader = shared.pages.lock();
         let mut inner = shared.inner.lock();
         inner.gone = true;
         inner.dead = ended.err().map(Arc::new);
@@ -561,48 +436,15 @@ impl Writer {
         let left = std::mem::take(&mut inner.inbox);
         drop(inner);
         drop((unsaved, left));
-        reader.close();
-        drop(reader);
-        // The last connection copies the log into the file and removes it.
-        drop(db);
+        if let Some(mut reader) = reader {
+            reader.close();
+        }
         drop(output);
-        lock.release();
+        ledger.leave(tidily);
         shared.capacity.close();
         shared.room.notify_all();
         shared.left.send_replace(true);
     }
-}
-
-/// The group's records in the order of the output: acknowledgements, then bad lines.
-///
-/// Bad lines last: if the group is not committed, the import is repeated, and only what follows the last known item
-/// has to be cut.
-fn records(group: &Group) -> impl Iterator<Item = &[u8]> {
-    let ends = group.finishes.iter().filter(|plan| !plan.lost).filter_map(|plan| {
-        match &group.commands[plan.command] {
-            Command::Finish { finish, .. } => Some(finish.record.as_slice()),
-            _ => None,
-        }
-    });
-    let bad = group.commands.iter().filter_map(|command| match command {
-        Command::Import(batch) => Some(batch.bad.iter().map(|bad| bad.record.as_slice())),
-        _ => None,
-    });
-    ends.chain(bad.flatten())
-}
-
-fn is_write_error(error: &rusqlite::Error) -> bool {
-    error.sqlite_error().is_some_and(|e| e.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
-}
-
-/// When the first of the items parked until a time is due.
-pub(crate) fn soonest_due(db: &Connection) -> Option<Timestamp> {
-    db.prepare_cached("SELECT min(due) FROM parked WHERE kind = 0")
-        .and_then(|mut s| s.query_row([], |row| row.get::<_, Option<i64>>(0)).optional())
-        .ok()
-        .flatten()
-        .flatten()
-        .map(timestamp)
 }
 
 /// An error with its causes, in one line.

@@ -29,7 +29,7 @@ impl Place {
     pub fn try_open(&self) -> Result<Job, QueueError> {
         let events = Arc::clone(&self.events);
         let tell = move |event| events.lock().expect("not poisoned").push(event);
-        Job::open(&self.job(), JobOptions::new(OutputTarget::File(self.out())), Arc::new(tell))
+        Job::open(self.job(), JobOptions::new(OutputTarget::File(self.out())), Arc::new(tell))
     }
 
     pub async fn open(&self) -> Job {

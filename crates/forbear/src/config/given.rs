@@ -10,7 +10,7 @@ use forbear_core::{
     pace::{Rate, RateError, RateList, RateListError},
     scope::{Combination, CombinationError, MAX_COMBINATIONS},
 };
-use forbear_store::gate::GateAddress;
+use forbear_store::{gate::GateAddress, queue::QueueAddress};
 use toml::de::DeValue;
 
 use super::{SettingsError, parse_duration, parse_size};
@@ -130,6 +130,19 @@ impl<'a> Given<'a> {
         let address: GateAddress = text.parse().unwrap_or_else(|never: Infallible| match never {});
         if !address.is_of_a_store() {
             return Err("no gate store has such an address".to_owned());
+        }
+        Ok(address)
+    }
+
+    /// The address of a queue. What was given is not repeated: it may have a password in it (K1).
+    pub(super) fn queue(self) -> Result<QueueAddress, String> {
+        let text = match self {
+            Given::File(value) if value.as_str().is_none() => return Err("expected a text".to_owned()),
+            one => one.text("an address")?,
+        };
+        let address: QueueAddress = text.parse().unwrap_or_else(|never: Infallible| match never {});
+        if text.is_empty() || !address.is_of_a_queue() {
+            return Err("no queue has such an address".to_owned());
         }
         Ok(address)
     }

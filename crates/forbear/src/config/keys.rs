@@ -208,6 +208,12 @@ pub(super) static TOP: &[Key<Draft>] = &[
         show: |d| Some(d.settings.user_agent.clone()),
     },
     Key {
+        name: "queue",
+        takes: "a file, or an address like \"postgres://user@host/database\"",
+        set: |d, g| put(&mut d.settings.queue, g.queue().map(Some)),
+        show: |d| d.settings.queue.as_ref().map(ToString::to_string),
+    },
+    Key {
         name: "public_only",
         takes: "true or false",
         set: |d, g| put(&mut d.settings.public_only, g.yes()),

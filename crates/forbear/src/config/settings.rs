@@ -11,6 +11,8 @@ use forbear_core::{
 };
 use forbear_store::gate::GateAddress;
 
+use forbear_store::queue::QueueAddress;
+
 use super::{
     CostSettings, ExitSettings, Group, HostPattern, HostSettings,
     host::{group_of, merge},
@@ -75,6 +77,8 @@ pub struct Settings {
     /// Whether addresses that are not public (loopback, private, link-local) are refused, also after a redirect (K2).
     /// Default no, so that it works against one's own servers.
     pub public_only: bool,
+    /// Where the job lives, unless a file is given for it: a file, or a database that several processes share. Default none.
+    pub queue: Option<QueueAddress>,
     /// What is said about single hosts, in the order of the file. Read it by [`for_host`](Settings::for_host).
     pub hosts: Vec<(HostPattern, HostSettings)>,
     /// Origins that share one limit. Read it by [`group_of`](Settings::group_of).
@@ -248,6 +252,7 @@ impl Default for Settings {
             cookies: false,
             user_agent: concat!("forbear/", env!("CARGO_PKG_VERSION")).to_owned(),
             public_only: false,
+            queue: None,
             hosts: Vec::new(),
             groups: Vec::new(),
             secrets: SecretNames::default(),

@@ -36,7 +36,9 @@ use forbear_core::{
 };
 use forbear_store::{
     gate::{AnyGates, GateRecord, GateStore, StoreError},
-    queue::{InputEnd, Item, Job, JobOptions, OutputTarget, QueueError, Seq, Until, inspect::JobFile},
+    queue::{
+        InputEnd, Item, Job, JobAddress, JobOptions, OutputTarget, QueueError, Seq, Until, inspect::JobFile,
+    },
 };
 use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet};
@@ -71,8 +73,8 @@ use crate::{
 pub struct FetchOptions {
     /// How to fetch.
     pub settings: Settings,
-    /// The job's file.
-    pub job: PathBuf,
+    /// The job: a file, or a name in a queue that several processes share.
+    pub job: JobAddress,
     /// Where records go.
     pub output: OutputTarget,
     /// Where items come from; none goes on with what the job has.
@@ -115,16 +117,16 @@ pub enum FetchError {
     #[error(transparent)]
     Bodies(#[from] BodyError),
     /// Neither an input, nor a job to go on with.
-    #[error("there is no job at {}, and no INPUT to make one from", job.display())]
+    #[error("there is no job at {job}, and no INPUT to make one from")]
     NothingGiven {
         /// Where a job was looked for.
-        job: PathBuf,
+        job: JobAddress,
     },
     /// The job and its records cannot be one file.
-    #[error("{} cannot be the job and its output; give another --job", job.display())]
+    #[error("{job} cannot be the job and its output; give another --job")]
     OneFile {
         /// Both.
-        job: PathBuf,
+        job: JobAddress,
     },
     /// A setting that the client cannot use.
     #[error("the user agent has characters that no header may have")]
@@ -240,6 +242,7 @@ struct Shared<G> {
     warned: Mutex<Vec<String>>,
     broken: Mutex<Option<Broken>>,
     importer: Mutex<Option<Importer>>,
+    source: Option<Source>,
 }
 
 /// A run that is ready to go.
@@ -301,14 +304,7 @@ impl Run {
         let shared_gates = gates.is_shared();
         let importer = match &options.input {
             None => None,
-            Some(source) => {
-                let told = events.clone();
-                let lane_of = |target: &Target, account: Option<&str>, endpoint: Option<&str>| {
-                    Arc::from(LaneParts { origin: target.origin(), account, endpoint }.text())
-                };
-                let tell = Arc::new(move |event| told(Event::Input(event)));
-                Some(Importer::start(job.clone(), source, settings.clone(), tell, lane_of)?)
-            }
+            Some(source) => import(&job, source, &settings, &events)?,
         };
         let shared = Arc::new(Shared {
             gates,
@@ -334,6 +330,7 @@ impl Run {
             warned: Mutex::default(),
             broken: Mutex::default(),
             importer: Mutex::new(importer),
+            source: options.input,
         });
         Ok(Run { shared, kept_gates, started: Instant::now() })
     }
@@ -415,14 +412,19 @@ impl Run {
 /// What can be seen to be wrong before a job is made: a name that was mistyped leaves nothing behind.
 fn look(options: &FetchOptions) -> Result<(), FetchError> {
     let job = &options.job;
-    match &options.input {
-        Some(source) => source.look()?,
-        None if !job.exists() => return Err(FetchError::NothingGiven { job: job.clone() }),
-        None => {}
+    match (&options.input, job.file()) {
+        (Some(source), _) => source.look()?,
+        (None, Some(file)) if file.exists() => {}
+        (None, Some(_)) => return Err(FetchError::NothingGiven { job: job.clone() }),
+        (None, None) => match JobFile::open(job) {
+            Ok(_) => {}
+            Err(QueueError::NoSuchJob { .. }) => return Err(FetchError::NothingGiven { job: job.clone() }),
+            Err(error) => return Err(error.into()),
+        },
     }
-    let absolute = |path| std::path::absolute(path).ok();
+    let absolute = |path: &Path| std::path::absolute(path).ok();
     match &options.output {
-        OutputTarget::File(out) if absolute(out) == absolute(job) => {
+        OutputTarget::File(out) if job.file().is_some_and(|job| absolute(out) == absolute(job)) => {
             Err(FetchError::OneFile { job: job.clone() })
         }
         _ => Ok(()),
@@ -430,8 +432,27 @@ fn look(options: &FetchOptions) -> Result<(), FetchError> {
 }
 
 /// Whether a job has had exits. One that cannot be looked at has its own error elsewhere.
-fn went_by_exits(job: &Path) -> bool {
+fn went_by_exits(job: &JobAddress) -> bool {
     JobFile::open(job).and_then(|file| file.exits()).is_ok_and(|exits| !exits.is_empty())
+}
+
+/// Begins to read the input, unless another process does. One that is not the job's is refused in either case.
+fn import(
+    job: &Arc<Job>,
+    source: &Source,
+    settings: &Arc<Settings>,
+    events: &Events,
+) -> Result<Option<Importer>, ImportError> {
+    if !job.may_import()? {
+        source.compare(job.input())?;
+        return Ok(None);
+    }
+    let told = events.clone();
+    let lane_of = |target: &Target, account: Option<&str>, endpoint: Option<&str>| {
+        Arc::from(LaneParts { origin: target.origin(), account, endpoint }.text())
+    };
+    let tell = Arc::new(move |event| told(Event::Input(event)));
+    Importer::start(job.clone(), source, settings.clone(), tell, lane_of).map(Some)
 }
 
 /// Feeds lanes to the workers until the run is over; says why it is.
@@ -443,6 +464,7 @@ async fn supervise<G: GateStore>(
 ) -> End {
     let mut arrivals = shared.job.arrivals();
     let mut saved = Instant::now();
+    let mut asked_to_import = Instant::now();
     loop {
         if stop.is_asked() {
             return End::Interrupted;
@@ -454,9 +476,21 @@ async fn supervise<G: GateStore>(
         if deadline.is_some_and(|at| now >= at) {
             return End::OutOfTime;
         }
-        if let Err(error) = feeder.feed().await {
+        // A store that does not answer must not keep the run from ending.
+        let fed = tokio::select! {
+            fed = feeder.feed() => fed,
+            () = stop.inner.changed.notified() => continue,
+            () = sleep_to(deadline) => continue,
+        };
+        if let Err(error) = fed {
             shared.stop_for(&error);
             return End::Broken;
+        }
+        if asked_to_import.elapsed() >= IMPORT_AGAIN && shared.input_waits() {
+            asked_to_import = Instant::now();
+            if let Some(end) = shared.import_again().await {
+                return end;
+            }
         }
         shared.say_if_no_exit();
         if saved.elapsed() >= SAVE_EXITS {
@@ -482,6 +516,14 @@ async fn supervise<G: GateStore>(
     }
 }
 
+/// Waits for the end of the run's time.
+async fn sleep_to(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Whether the run is over, and why (X2).
 fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<End> {
     if let Some(importer) = shared.importer.lock().as_ref() {
@@ -497,6 +539,9 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         }
     }
     let counts = shared.job.counts();
+    if counts.input == InputEnd::More && (shared.job.is_fed_elsewhere() || shared.input_waits()) {
+        return None;
+    }
     if counts.open() == 0 {
         return Some(End::Complete);
     }
@@ -508,8 +553,11 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
     let timer = front.next_timer();
     let at_hand = front.frontier.at_hand();
     drop(front);
-    if counts.leased > at_hand as u64 {
+    if counts.leased - counts.elsewhere > at_hand as u64 {
         return None; // results on their way to the disk, which may be full for a while
+    }
+    if at_hand == 0 && (counts.elsewhere > 0 || counts.pending > 0 && timer.is_none()) {
+        return None; // what others have may come back, and what nobody has is the feeder's next round
     }
     let wall = wall_now();
     let parked = shared.job.next_due().map(|due| due.since(wall));
@@ -530,9 +578,7 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         }
     }
     let Some(wait) = wait else {
-        // Nothing is due by itself. Items that nobody has looked at yet are the feeder's next round.
-        let unseen = counts.pending > 0 && at_hand == 0;
-        return (!unseen).then_some(End::NothingDue);
+        return Some(End::NothingDue); // nothing is due by itself
     };
     match deadline {
         Some(at) => (Instant::now() + wait > at).then_some(End::OutOfTime),
@@ -549,7 +595,8 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
 fn is_written(job: &Job, importer: &Importer) -> bool {
     let (position, read) = (job.position(), importer.progress());
     job.counts().input == InputEnd::Reached
-        && (position.line, position.offset) == (read.lines(), read.bytes())
+        && position.line >= read.lines()
+        && position.offset >= read.bytes()
 }
 
 /// The wall-clock time when the first of what is left is due.
@@ -609,6 +656,37 @@ impl<G: GateStore> Shared<G> {
         }
     }
 
+    /// Whether there is an input that nobody reads here: another process did, and may have ended.
+    fn input_waits(&self) -> bool {
+        self.source.is_some()
+            && self.job.counts().input == InputEnd::More
+            && self
+                .importer
+                .lock()
+                .as_ref()
+                .is_none_or(|importer| matches!(importer.ended(), Some(Ok(Imported::Stopped))))
+    }
+
+    /// Reads the input on, if nobody else does.
+    async fn import_again(self: &Arc<Self>) -> Option<End> {
+        let shared = self.clone();
+        let began = tokio::task::spawn_blocking(move || match &shared.source {
+            Some(source) => import(&shared.job, source, &shared.settings, &shared.events),
+            None => Ok(None),
+        });
+        match began.await {
+            Ok(Ok(Some(importer))) => *self.importer.lock() = Some(importer),
+            Ok(Ok(None)) | Err(_) => {}
+            // A queue that cannot be reached is waited for.
+            Ok(Err(ImportError::Job(error))) if error.is_unreachable() => {}
+            Ok(Err(error)) => {
+                self.broken.lock().get_or_insert(Broken::Input(chain(&error)));
+                return Some(End::Broken);
+            }
+        }
+        None
+    }
+
     /// Says when no exit can be used any more, once until one can again (E5).
     fn say_if_no_exit(&self) {
         let unusable = self.routes.pools().unusable();
@@ -638,6 +716,15 @@ impl<G: GateStore> Shared<G> {
         if warned.len() < 100 && !warned.contains(&text) {
             tracing::info!("{text}");
             warned.push(text);
+        }
+    }
+
+    /// What the job said to an item's end. One that others have meanwhile is theirs; any other error ends the run.
+    fn taken(&self, said: Result<(), QueueError>) {
+        match said {
+            Ok(()) => {}
+            Err(QueueError::StaleLease) => self.warn_once("a result came too late, and was dropped".into()),
+            Err(error) => self.stop_for(&error),
         }
     }
 
@@ -690,5 +777,7 @@ impl std::fmt::Debug for Run {
 const GRACE: Duration = Duration::from_secs(2);
 /// How often what went through the exits is saved: that much of it a kill may cost.
 const SAVE_EXITS: Duration = Duration::from_secs(10);
+/// How often it is tried to read the input on, where another process did.
+const IMPORT_AGAIN: Duration = Duration::from_secs(1);
 /// How often the supervisor looks, if nothing calls it.
 const TICK: Duration = Duration::from_millis(50);

@@ -153,8 +153,8 @@ impl<G: GateStore> Shared<G> {
                 }
                 Look::Item { lane, work, route, seen, turn } => (lane, work, route, seen, turn),
             };
-            let Some(route) = route else {
-                self.give_back(lane, work);
+            let Some(route) = route.filter(|_| self.job.is_current(work.item.lease)) else {
+                self.give_back(lane, work); // an item that others have now is theirs
                 continue;
             };
             if let Some(rate) = route.never(work.estimate) {
@@ -347,9 +347,7 @@ impl<G: GateStore> Shared<G> {
             front.busy -= 1;
             front.frontier.finished(lane, []);
         }
-        if let Err(error) = self.job.release(work.item) {
-            self.stop_for(&error);
-        }
+        self.taken(self.job.release(work.item));
     }
 }
 

@@ -203,9 +203,7 @@ impl<G: GateStore> Shared<G> {
         let park = |work: Box<Work>, until: Until, reason: String| {
             self.finished(course, Fate::Again);
             let counters = work.item.counters.clone();
-            if let Err(error) = self.job.park(work.item.lease, until, reason, counters) {
-                self.stop_for(&error);
-            }
+            self.taken(self.job.park(work.item.lease, until, reason, counters));
         };
         match verdict {
             Verdict::Retry { after } => {
@@ -264,10 +262,7 @@ impl<G: GateStore> Shared<G> {
             self.finished(course, Fate::Again);
             let until = Until::Time(wall_now().plus(at.since(self.gates.now())));
             let counters = work.counters_at(at);
-            let parked = self.job.park(work.item.lease, until, "many items wait", counters);
-            if let Err(error) = parked {
-                self.stop_for(&error);
-            }
+            self.taken(self.job.park(work.item.lease, until, "many items wait", counters));
             return;
         }
         let mut front = self.front.lock();
@@ -355,13 +350,7 @@ impl<G: GateStore> Shared<G> {
         .write(&self.redactor, &mut line);
         let finish =
             Finish { lease: item.lease, ending, record: line, body: file, counters: item.counters.clone() };
-        match self.job.finish(finish).await {
-            Ok(()) => {}
-            Err(queue::QueueError::StaleLease) => {
-                self.warn_once("a result came too late, and was dropped".into())
-            }
-            Err(error) => self.stop_for(&error),
-        }
+        self.taken(self.job.finish(finish).await);
     }
 
     /// Ends an item that no wait would ever let start (C1).
@@ -396,9 +385,7 @@ impl<G: GateStore> Shared<G> {
             .write(&self.redactor, &mut line);
             let (lease, counters) = (item.lease, item.counters);
             let finish = Finish { lease, ending: Ending::Unknown, record: line, body: None, counters };
-            if let Err(error) = self.job.finish(finish).await {
-                return self.stop_for(&error);
-            }
+            self.taken(self.job.finish(finish).await);
         }
     }
 

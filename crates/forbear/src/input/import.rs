@@ -63,6 +63,21 @@ impl Source {
         if meta.is_file() { File::open(path).map(drop).map_err(io) } else { Ok(()) }
     }
 
+    /// Refuses a file that is not what a job was made from.
+    ///
+    /// # Errors
+    /// [`ImportError::OtherInput`], or when the file cannot be read.
+    pub fn compare(&self, known: Option<InputIdentity>) -> Result<(), ImportError> {
+        let (Source::File(path), Some(was)) = (self, known) else { return Ok(()) };
+        let io = |source| ImportError::Io { path: path.clone(), source };
+        if fs::metadata(path).map_err(io)?.is_file()
+            && was.compare(path).map_err(io)? == InputChange::Different
+        {
+            return Err(other(path, Some(&was)));
+        }
+        Ok(())
+    }
+
     /// As on the command line: `-` is standard input.
     #[must_use]
     pub fn named(name: impl Into<PathBuf>) -> Source {
@@ -228,7 +243,9 @@ impl Importer {
                 };
                 // A job that is closed is not the input's fault.
                 let result = match result {
-                    Err(ImportError::Job(QueueError::Closed)) => Ok(Imported::Stopped),
+                    Err(ImportError::Job(QueueError::Closed | QueueError::NotTheImporter)) => {
+                        Ok(Imported::Stopped)
+                    }
                     other => other.map_err(Arc::new),
                 };
                 sender.send_replace(Some(result));
@@ -316,12 +333,12 @@ where
         let mut file = File::open(path).map_err(|error| self.io(error))?;
         self.progress.total.store(meta.len(), Relaxed);
         let known = self.job.input();
-        let change = match known {
+        let change = match &known {
             Some(was) => was.compare(path).map_err(|error| self.io(error))?,
             None => InputChange::Grown,
         };
         if change == InputChange::Different {
-            return Err(self.other(known));
+            return Err(self.other(known.as_ref()));
         }
         if change == InputChange::Grown {
             self.job.set_input(InputIdentity::of(path).map_err(|error| self.io(error))?)?;
@@ -332,7 +349,7 @@ where
         let position = self.job.position();
         if position.offset > meta.len() {
             // It had grown while it was read, and has been cut since.
-            return Err(self.other(known));
+            return Err(self.other(known.as_ref()));
         }
         let torn = position.offset > 0 && {
             let mut last = [0];
@@ -375,7 +392,7 @@ where
         };
         let position = self.job.position();
         let head_len = match self.job.input() {
-            Some(was) if was.size > 0 || was.modified_us > 0 => return Err(self.other(Some(was))),
+            Some(was) if was.size > 0 || was.modified_us > 0 => return Err(self.other(Some(&was))),
             Some(was) => Some(was.head_len),
             None => None,
         };
@@ -413,7 +430,7 @@ where
                 return self.end(position);
             }
             Some(was) if (was.head_len, was.head_hash) != (identity.head_len, identity.head_hash) => {
-                return Err(self.other(known));
+                return Err(self.other(Some(&was)));
             }
             Some(_) => {}
         }
@@ -524,12 +541,16 @@ where
     }
 
     fn other(&self, was: Option<&InputIdentity>) -> ImportError {
-        let was = was.map_or_else(String::new, |was| match was.path.as_str() {
-            "-" => "standard input".to_owned(),
-            path => path.to_owned(),
-        });
-        ImportError::OtherInput { path: self.path.clone(), was }
+        other(&self.path, was)
     }
+}
+
+fn other(path: &Path, was: Option<&InputIdentity>) -> ImportError {
+    let was = was.map_or_else(String::new, |was| match was.path.as_str() {
+        "-" => "standard input".to_owned(),
+        path => path.to_owned(),
+    });
+    ImportError::OtherInput { path: path.to_owned(), was }
 }
 
 /// At the very beginning: a mark of UTF-8 is left out, and what is no text at all is refused.

@@ -4,7 +4,6 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, Read},
     path::Path,
-    sync::Arc,
     time::SystemTime,
 };
 
@@ -12,44 +11,21 @@ use forbear_core::time::Timestamp;
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::{
+    acks::Acks,
     apply::{Changes, LaneNumbers},
-    error::{Event, Events, QueueError},
-    input::InputIdentity,
-    job::JobOptions,
+    ledger::{self, SqliteLedger},
     lock::JobLock,
-    output::{Output, OutputTarget},
-    recover::Recovery,
-    schema::{self, Tally, classify, micros},
-    shared::Shared,
-    writer::{self, Writer},
+    reader::Pages,
+    schema::{self, classify},
 };
-
-/// Everything that the writer takes over.
-pub(crate) struct Opened {
-    db: Connection,
-    output: Output,
-    lock: JobLock,
-    pub(crate) tally: Tally,
-    pub(crate) soonest: Option<Timestamp>,
-    pub(crate) input: Option<InputIdentity>,
-    pub(crate) account_key: [u8; 32],
-}
-
-impl Opened {
-    pub(crate) fn writer(self, shared: Arc<Shared>, events: Events) -> Writer {
-        Writer {
-            db: self.db,
-            output: self.output,
-            shared,
-            events,
-            lock: self.lock,
-            numbers: LaneNumbers::default(),
-            tally: self.tally,
-            synced: true,
-            unsynced_imports: false,
-        }
-    }
-}
+use crate::queue::{
+    error::{Event, QueueError},
+    job::{JobOptions, Opened},
+    ledger::{Tally, micros},
+    output::{Output, OutputTarget},
+    pages,
+    recover::Recovery,
+};
 
 /// What a file is before SQLite looks at it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,15 +37,26 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// See [`Job::open`](super::Job::open).
+/// See [`Job::open`](crate::queue::Job::open).
 pub(crate) fn open(path: &Path, options: &JobOptions, tell: &dyn Fn(Event)) -> Result<Opened, QueueError> {
     let lock = JobLock::take(path)?;
     match open_locked(path, options, tell) {
         Ok((db, output, tally, account_key)) => {
             let input = schema::meta::<String>(&db, "input").map_err(|source| classify(path, source))?;
             let input = input.and_then(|text| serde_json::from_str(&text).ok());
-            let soonest = writer::soonest_due(&db);
-            Ok(Opened { db, output, lock, tally, soonest, input, account_key })
+            let soonest = ledger::soonest_due(&db);
+            let ledger = SqliteLedger {
+                db,
+                path: path.to_owned(),
+                lock,
+                numbers: LaneNumbers::default(),
+                tally,
+                synced: true,
+                unsynced_imports: false,
+            };
+            let (ledger, pages) = (Box::new(ledger), pages::Pages::Sqlite(Pages::open(path)?));
+            let run = tally.run;
+            Ok(Opened { ledger, pages, output, tally, run, soonest, input, account_key, watch: None })
         }
         Err(error) => {
             lock.release();
@@ -93,7 +80,7 @@ fn open_locked(
     private(path).map_err(io)?;
     let db_error = |source| classify(path, source);
     let mut db = Connection::open(path).map_err(db_error)?;
-    writer::tune(&db).map_err(db_error)?;
+    ledger::tune(&db).map_err(db_error)?;
     if kind == Kind::Sqlite && is_blank(&db).map_err(db_error)? {
         // A run that was killed while it made the file.
         kind = Kind::Empty;
@@ -138,7 +125,8 @@ fn start_run(
     tx.execute("DELETE FROM leased", []).map_err(error)?;
     let mut changes = Changes::new(&tx, tally, &mut numbers);
     if let Output::File(out) = output {
-        Recovery { db: &tx, job: path, out, tell }.reconcile(&mut changes)?;
+        let mut acks = Acks { db: &tx, path, changes: &mut changes };
+        Recovery { job: path, out, tell }.reconcile(&mut acks)?;
     }
     changes.wake_next_run().map_err(error)?;
     let tally = changes.save().map_err(error)?;

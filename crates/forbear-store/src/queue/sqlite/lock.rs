@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::error::QueueError;
+use crate::queue::error::QueueError;
 
 /// The right to run a job. The lock ends with the process, however it ends; the file goes when the run closes.
 #[derive(Debug)]

@@ -9,9 +9,10 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, config::DbConfig, params};
 
-use super::{
+use crate::queue::{
     error::QueueError,
     item::{InputEnd, InputPosition},
+    ledger::{OutputEnd, Tally},
 };
 
 /// "forb", so that a job can be told from any other SQLite file.
@@ -51,26 +52,6 @@ CREATE TABLE leased(seq INTEGER PRIMARY KEY);
 CREATE TABLE gates(key TEXT PRIMARY KEY, version INTEGER NOT NULL, until INTEGER, record BLOB NOT NULL) WITHOUT ROWID;
 INSERT INTO tally VALUES(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 ";
-
-/// How many items stand where, and how far input and output have come. Written with every commit.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Tally {
-    pub(crate) run: u64,
-    pub(crate) imported: u64,
-    /// Rows in `waiting`, leased ones among them.
-    pub(crate) pending: u64,
-    pub(crate) parked: u64,
-    pub(crate) done: u64,
-    pub(crate) failed: u64,
-    pub(crate) unknown: u64,
-    /// Where the output ends as far as it is acknowledged.
-    pub(crate) out_end: u64,
-    /// Length and hash of the last record before it, to know the file again.
-    pub(crate) last_len: u64,
-    pub(crate) last_hash: u64,
-    pub(crate) position: InputPosition,
-    pub(crate) end: InputEnd,
-}
 
 /// Makes the tables in a new file, with `meta`: all of it or nothing, whenever the process dies.
 pub(crate) fn create(db: &mut Connection, meta: &[(&str, &dyn rusqlite::ToSql)]) -> rusqlite::Result<()> {
@@ -136,9 +117,9 @@ pub(crate) fn load_tally(db: &Connection) -> rusqlite::Result<Tally> {
                 done: number(4)?,
                 failed: number(5)?,
                 unknown: number(6)?,
-                out_end: number(7)?,
-                last_len: number(8)?,
-                last_hash: number(9)?,
+                elsewhere: 0,
+                fed_elsewhere: false,
+                out: OutputEnd { at: number(7)?, last_len: number(8)?, last_hash: number(9)? },
                 position: InputPosition { offset: number(10)?, line: number(11)? },
                 end: if number(12)? == 0 { InputEnd::More } else { InputEnd::Reached },
             })
@@ -162,9 +143,9 @@ pub(crate) fn save_tally(db: &Connection, tally: &Tally) -> rusqlite::Result<()>
         n(t.done),
         n(t.failed),
         n(t.unknown),
-        n(t.out_end),
-        n(t.last_len),
-        n(t.last_hash),
+        n(t.out.at),
+        n(t.out.last_len),
+        n(t.out.last_hash),
         n(t.position.offset),
         n(t.position.line),
         i64::from(t.end == InputEnd::Reached),
@@ -188,14 +169,4 @@ pub(crate) fn set_meta(db: &Connection, key: &str, value: &dyn rusqlite::ToSql) 
 pub(crate) fn account_key(db: &Connection, given: Option<[u8; 32]>) -> rusqlite::Result<[u8; 32]> {
     db.execute("INSERT OR IGNORE INTO meta VALUES('account_key', coalesce(?1, randomblob(32)))", [given])?;
     db.query_row("SELECT value FROM meta WHERE key = 'account_key'", [], |row| row.get(0))
-}
-
-/// Microseconds as stored: too late to hold is the latest that can be held (H3).
-pub(crate) fn micros(at: forbear_core::time::Timestamp) -> i64 {
-    i64::try_from(at.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// The same back.
-pub(crate) fn timestamp(us: i64) -> forbear_core::time::Timestamp {
-    forbear_core::time::Timestamp::from_micros(u64::try_from(us).unwrap_or(0))
 }

@@ -7,9 +7,13 @@ use hashbrown::HashMap;
 use rusqlite::{CachedStatement, Connection, params};
 
 use super::{
+    reader::write_counters,
+    schema::{PARKED_UNTIL_CREDENTIALS, PARKED_UNTIL_NEXT_RUN, PARKED_UNTIL_TIME, save_tally},
+};
+use crate::queue::{
     item::{Batch, Counters, Ending, Extras, LaneId, NewItem, Seq, Until},
-    schema::{PARKED_UNTIL_CREDENTIALS, PARKED_UNTIL_NEXT_RUN, PARKED_UNTIL_TIME, Tally, micros},
-    shared::{Woken, rank, write_counters},
+    ledger::{Place, Tally, ending_code, micros},
+    shared::rank,
 };
 
 /// What a lane's counts change by in a group.
@@ -32,14 +36,6 @@ impl LaneNumbers {
     pub(crate) fn forget(&mut self) {
         self.0.clear();
     }
-}
-
-/// Where an item stood that is to be moved.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) seq: Seq,
-    pub(crate) lane: LaneId,
-    pub(crate) rank: i64,
 }
 
 /// The end of an item, with its record's place in the output.
@@ -104,7 +100,7 @@ impl<'a> Changes<'a> {
         let seq = item.seq.0.cast_signed();
         statements.item.execute(params![seq, lane.0, request.url, item.id, extras, request.body])?;
         self.tally.imported += 1;
-        let place = Place { seq: item.seq, lane, rank: rank(request) };
+        let place = Place { seq: item.seq, lane, rank: rank(request), token: 0 };
         match item.not_before {
             Some(due) => self.insert_parked(place, &Until::Time(due), "not before")?,
             None => {
@@ -270,7 +266,7 @@ impl<'a> Changes<'a> {
         for (lane, change) in lanes {
             statement.execute(params![lane.0, change.pending, change.parked, change.done, change.failed])?;
         }
-        super::schema::save_tally(self.db, &self.tally)?;
+        save_tally(self.db, &self.tally)?;
         Ok(self.tally)
     }
 
@@ -358,30 +354,6 @@ pub(crate) fn read_place(row: &rusqlite::Row<'_>) -> rusqlite::Result<Place> {
         seq: Seq(row.get::<_, i64>(0)?.cast_unsigned()),
         lane: LaneId(row.get(1)?),
         rank: row.get(2)?,
+        token: 0,
     })
-}
-
-/// How an ending is stored. Zero takes no space in SQLite, and most items end well.
-pub(crate) fn ending_code(ending: Ending) -> i64 {
-    match ending {
-        Ending::Done => 0,
-        Ending::Failed => 1,
-        Ending::Unknown => 2,
-    }
-}
-
-pub(crate) fn ending_from(code: i64) -> Ending {
-    match code {
-        0 => Ending::Done,
-        1 => Ending::Failed,
-        _ => Ending::Unknown,
-    }
-}
-
-/// How many were woken, and in which lanes.
-pub(crate) fn woken(places: &[Place]) -> Woken {
-    let mut lanes: Vec<LaneId> = places.iter().map(|p| p.lane).collect();
-    lanes.sort_unstable();
-    lanes.dedup();
-    Woken { items: places.len() as u64, lanes }
 }

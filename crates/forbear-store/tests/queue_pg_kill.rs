@@ -1,0 +1,249 @@
+//! Four processes on one job in PostgreSQL, SIGKILL at random moments, the server restarted as by a crash: every item once,
+//! none lost (J1).
+//!
+//! `FORBEAR_ROUNDS=40` makes so many kills with 50,000 items and two restarts; `FORBEAR_KILL_SEED` repeats one.
+
+#[path = "queue_support/postgres.rs"]
+mod postgres;
+mod queue_support;
+
+use std::{
+    collections::HashMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use forbear_core::time::Timestamp;
+use forbear_store::queue::{inspect::JobFile, *};
+use postgres::{KEY, TestPostgres};
+use queue_support::*;
+
+const PROCESSES: usize = 4;
+/// Items that one process has in hand at most.
+const IN_HAND: usize = 64;
+
+#[test]
+fn j1_pg_sigkill_of_four_processes_and_restarts_of_the_server() {
+    if let Some(dir) = env::var_os("FORBEAR_KILL_CHILD") {
+        return block_on(run(&PathBuf::from(dir)));
+    }
+    let long: Option<u64> = env::var("FORBEAR_ROUNDS").ok().and_then(|n| n.parse().ok());
+    let (kills, items) = long.map_or((6, 4_000), |kills| (kills, 50_000));
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let seed = env::var("FORBEAR_KILL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(now);
+    eprintln!("FORBEAR_KILL_SEED={seed}");
+    campaign(&mut Dice(seed), kills, items, seed);
+}
+
+#[expect(clippy::disallowed_methods, reason = "the moment of the kill is the subject")]
+fn campaign(dice: &mut Dice, kills: u64, items: u64, seed: u64) {
+    let server = TestPostgres::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let child = |n: usize| start(dir.path(), &server.url(), n, items);
+    let mut children: Vec<Child> = (0..PROCESSES).map(child).collect();
+    let restarts = [kills / 3, kills * 2 / 3];
+    let (mut killed, mut restarted) = (0, 0);
+    let mut early = 0;
+    for kill in 0..kills {
+        std::thread::sleep(Duration::from_millis(100 + dice.roll(1200)));
+        if restarts.contains(&kill) {
+            server.stop_immediately();
+            std::thread::sleep(Duration::from_millis(dice.roll(800)));
+            server.go();
+            restarted += 1;
+        }
+        let n = dice.roll(PROCESSES as u64) as usize;
+        let ended = children[n].try_wait().expect("asked");
+        if let Some(status) = ended {
+            assert!(status.success(), "seed {seed}: process {n} failed by itself");
+            early += 1;
+        } else {
+            killed += 1;
+        }
+        let _ = children[n].kill();
+        children[n].wait().expect("waited");
+        children[n] = child(n);
+    }
+    let began = Instant::now();
+    for (n, child) in children.iter_mut().enumerate() {
+        let status = child.wait().expect("waited");
+        assert!(status.success(), "seed {seed}: process {n} failed");
+    }
+    eprintln!(
+        "{killed} kills ({early} were too late), {restarted} restarts, then {:?} to the end",
+        began.elapsed()
+    );
+
+    let (mut records, mut fetched) = (HashMap::<u64, u32>::new(), 0_u64);
+    let mut each = Vec::new();
+    for n in 0..PROCESSES {
+        let text = fs::read_to_string(dir.path().join(format!("out{n}"))).expect("readable");
+        each.push(text.lines().count());
+        for line in text.lines() {
+            let value: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|_| panic!("seed {seed}: {line:?}"));
+            *records.entry(value["line"].as_u64().expect("a number")).or_default() += 1;
+        }
+        fetched += fs::metadata(dir.path().join(format!("fetched{n}"))).map_or(0, |meta| meta.len());
+    }
+    let twice: Vec<_> = records.iter().filter(|(_, n)| **n > 1).collect();
+    assert!(twice.is_empty(), "seed {seed}: twice {twice:?}");
+    assert_eq!(records.len() as u64, items, "seed {seed}: lost");
+    let file = JobFile::open(server.job("kill")).expect("opens");
+    assert!(file.is_consistent().expect("readable"), "seed {seed}: totals and tables differ");
+    let counts = file.summary().expect("readable").counts;
+    assert_eq!((counts.imported, counts.open()), (items, 0), "seed {seed}");
+    let again = fetched - (items - items / 97); // bad lines are not fetched
+    eprintln!("{items} items, each once: {each:?}; {again} fetched again");
+    // What was in flight: of those that were killed, and of all at each restart.
+    let in_flight = killed * IN_HAND as u64 + restarted * (PROCESSES * IN_HAND) as u64;
+    assert!(again <= in_flight, "seed {seed}: {again} done again");
+    assert!(each.iter().all(|n| *n > 0), "seed {seed}: all took part: {each:?}");
+}
+
+fn start(dir: &Path, url: &str, n: usize, items: u64) -> Child {
+    Command::new(env::current_exe().expect("this program"))
+        .args(["--exact", "j1_pg_sigkill_of_four_processes_and_restarts_of_the_server", "--nocapture"])
+        .env("FORBEAR_KILL_CHILD", dir)
+        .env("FORBEAR_KILL_URL", url)
+        .env("FORBEAR_KILL_N", n.to_string())
+        .env("FORBEAR_KILL_ITEMS", items.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("started")
+}
+
+fn number(name: &str) -> u64 {
+    env::var(name).expect("given").parse().expect("a number")
+}
+
+/// The run that is killed: imports if nobody else does, works while there is work, and ends when all is done.
+async fn run(dir: &Path) {
+    let (n, items) = (number("FORBEAR_KILL_N"), number("FORBEAR_KILL_ITEMS"));
+    let Ok(QueueAddress::Postgres(queue)) = env::var("FORBEAR_KILL_URL").expect("given").parse() else {
+        panic!()
+    };
+    let address = queue.with_key(KEY).expect("a key").job("kill");
+    let target = OutputTarget::File(dir.join(format!("out{n}")));
+    let options = JobOptions { lease: Duration::from_secs(4), ..JobOptions::new(target) };
+    let job = loop {
+        match Job::open(&address, options.clone(), Arc::new(move |event| eprintln!("{n}: {event}"))) {
+            Ok(job) => break Arc::new(job),
+            // The server is down at this moment.
+            Err(error) if error.is_unreachable() => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut fetched =
+        fs::File::options().create(true).append(true).open(dir.join(format!("fetched{n}"))).expect("opens");
+    let mut importer: Option<std::thread::JoinHandle<()>> = None;
+    loop {
+        let fed = job.counts().input == InputEnd::Reached;
+        if !fed
+            && importer.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+            && job.may_import().unwrap_or(false)
+        {
+            let job = Arc::clone(&job);
+            importer = Some(std::thread::spawn(move || import(&job, items)));
+        }
+        job.wake_due(now(), 1000).await.expect("woken");
+        let mut idle = true;
+        for lane in job.ready_lanes(None, 100).await.expect("lanes") {
+            for item in job.claim(lane.id, IN_HAND / 4).await.expect("claimed") {
+                idle = false;
+                work(&job, item, &mut fetched).await;
+            }
+        }
+        let counts = job.counts();
+        if counts.open() == 0 && counts.input == InputEnd::Reached {
+            break;
+        }
+        if idle {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    job.close().await.expect("closed");
+}
+
+async fn work(job: &Job, mut item: Item, fetched: &mut fs::File) {
+    let line = item.lease.seq().0;
+    item.counters.attempts += 1;
+    let taken = |said: Result<(), QueueError>| match said {
+        // Lost to others, who have it now.
+        Ok(()) | Err(QueueError::StaleLease) => {}
+        Err(error) => panic!("{error}"),
+    };
+    // Each kind of way back, once for some of the items, and before they are "sent".
+    if item.counters.attempts == 1 {
+        match line % 11 {
+            3 => return taken(job.release(item)),
+            5 => {
+                let due = now().plus(Duration::from_millis(20));
+                return taken(job.park(item.lease, Until::Time(due), "told", item.counters));
+            }
+            _ => {}
+        }
+    }
+    if !job.is_current(item.lease) {
+        return;
+    }
+    std::io::Write::write_all(fetched, b".").expect("written");
+    let (ending, outcome) = match line % 7 {
+        1 => (Ending::Failed, "failed"),
+        2 => (Ending::Unknown, "unknown"),
+        _ => (Ending::Done, "done"),
+    };
+    let id = item.id.as_ref().map_or_else(|| line.to_string(), |id| format!("\"{id}\""));
+    let pad = "x".repeat((line % 300) as usize);
+    let record = format!(r#"{{"id":{id},"line":{line},"outcome":"{outcome}","pad":"{pad}"}}"#);
+    let finish =
+        Finish { lease: item.lease, ending, record: record.into(), body: None, counters: item.counters };
+    taken(job.finish(finish).await);
+}
+
+fn import(job: &Job, items: u64) {
+    let mut line = job.position().line;
+    while line < items {
+        let last = (line + 500).min(items);
+        let mut part = Batch { position: InputPosition { offset: last * 7, line: last }, ..Batch::default() };
+        for line in line + 1..=last {
+            if line % 97 == 0 {
+                let record =
+                    format!(r#"{{"id":{line},"line":{line},"outcome":"failed","error":"not a URL"}}"#);
+                part.bad.push(BadLine { seq: Seq(line), record: record.into() });
+                continue;
+            }
+            let mut item = item(line, &format!("h{}", line % 23));
+            item.id = (line % 3 == 0).then(|| format!("id-{line}"));
+            item.request.priority = (line % 2) as i32;
+            part.items.push(item);
+        }
+        if last == items {
+            part.end = InputEnd::Reached;
+        }
+        if job.import(part).is_err() {
+            return; // another one imports now, or will
+        }
+        line = last;
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::ZERO.plus(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970"))
+}
+
+/// A small generator (splitmix64), so that a campaign can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+}

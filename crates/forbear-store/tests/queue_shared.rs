@@ -1,0 +1,292 @@
+//! What several processes ask of a job in PostgreSQL: leases, fences, a server that comes and goes, sealed requests.
+
+#[path = "queue_support/postgres.rs"]
+mod postgres;
+mod queue_support;
+
+use std::{sync::Arc, time::Duration};
+
+use forbear_store::queue::{
+    inspect::{JobFile, Retry, Running, State, Which, retry, unpark},
+    *,
+};
+use postgres::{LEASE, PgPlace};
+use queue_support::*;
+
+async fn claim(job: &Job, max: usize) -> Vec<Item> {
+    let mut all = Vec::new();
+    for lane in job.ready_lanes(None, 1000).await.expect("lanes") {
+        all.extend(job.claim(lane.id, max - all.len()).await.expect("claimed"));
+    }
+    all
+}
+
+/// Asks again until it is so; the test's own time-out ends it where it never is.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    while !is_so().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn j1_two_processes_share_a_job_and_each_item_ends_once() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let (one, two) = (place.open().await, place.join("two.jsonl", LEASE).expect("joins"));
+        assert!(!two.may_import().expect("asked"), "one process imports");
+        assert!(matches!(two.import(lines(1, 2, "h")), Err(QueueError::NotTheImporter)));
+        one.import(Batch { end: InputEnd::Reached, ..lines(1, 100, "h") }).expect("imported");
+        one.flush().await.expect("flushed");
+        let (a, b) = (claim(&one, 40).await, claim(&two, 100).await);
+        assert_eq!((a.len(), b.len()), (40, 60), "nobody gets what another has");
+        assert!(claim(&one, 9).await.is_empty());
+        assert_eq!(two.account_key(), one.account_key());
+        until(async || one.counts().elsewhere == 60 && two.counts().elsewhere == 40).await;
+        for (job, items) in [(&one, &a), (&two, &b)] {
+            for item in items {
+                job.finish(end(item, Ending::Done)).await.expect("finished");
+            }
+            job.flush().await.expect("flushed");
+        }
+        until(async || one.counts().done == 100 && two.counts().done == 100).await;
+        assert_eq!((one.counts().open(), one.counts().imported), (0, 100));
+        assert!(place.is_consistent());
+        let file = JobFile::open(place.job()).expect("opens");
+        assert_eq!(file.summary().expect("readable").running, Running::By(None), "two of them");
+        one.close().await.expect("closed");
+        two.close().await.expect("closed");
+        let mut records = place.records_of("two.jsonl");
+        assert_eq!(records.len(), 60);
+        records.extend(place.records().await);
+        records.sort();
+        records.dedup();
+        assert_eq!(records.len(), 100);
+    });
+}
+
+#[test]
+fn j1_the_items_of_a_dead_process_come_back_after_its_lease_and_its_results_do_not() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let lease = Duration::from_secs(2);
+        let dying = place.join("dying.jsonl", lease).expect("joins");
+        assert!(dying.may_import().expect("asked"));
+        dying.import(lines(1, 4, "h")).expect("imported");
+        dying.flush().await.expect("flushed");
+        let lost = claim(&dying, 2).await;
+        dying.finish(end(&lost[0], Ending::Done)).await.expect("finished");
+        dying.flush().await.expect("flushed");
+        let two = place.join("two.jsonl", lease).expect("joins");
+        assert_eq!(seqs(&claim(&two, 9).await), [3, 4], "what another has in hand stays its");
+        // Nobody renews this lease any more: as if the process were stopped.
+        place
+            .server
+            .sql("UPDATE forbear_job_1.members SET until = now() - interval '1 hour' WHERE output = 1");
+        let mut back = Vec::new();
+        until(async || {
+            place
+                .server
+                .sql("UPDATE forbear_job_1.members SET until = now() - interval '1 hour' WHERE output = 1");
+            back.extend(claim(&two, 9).await);
+            !back.is_empty()
+        })
+        .await;
+        assert_eq!(seqs(&back), [2]);
+        // The old process wakes up and has an answer for it.
+        let _ = dying.finish(end(&lost[1], Ending::Done)).await;
+        let _ = dying.flush().await;
+        two.finish(end(&back[0], Ending::Failed)).await.expect("finished");
+        two.flush().await.expect("flushed");
+        assert_eq!(place.records_of("dying.jsonl"), [record(1, None, "done")], "its late record is cut");
+        assert_eq!(place.records_of("two.jsonl"), [record(2, None, "failed")]);
+        let told = place.told();
+        assert!(told.iter().any(|event| matches!(event, Event::LeasesLost { .. })), "{told:?}");
+        let again = dying.finish(end(&lost[1], Ending::Done)).await;
+        assert!(matches!(again, Err(QueueError::StaleLease)), "{again:?}");
+        assert!(place.is_consistent());
+        // It is a member again, and can go on.
+        two.close().await.expect("closed");
+        let more = claim(&dying, 9).await;
+        assert_eq!(seqs(&more), [3, 4], "given back by the one that left");
+        dying.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn j1_a_server_that_is_restarted_loses_nothing() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let job = place.open().await;
+        job.import(Batch { end: InputEnd::Reached, ..lines(1, 60, "h") }).expect("imported");
+        job.flush().await.expect("flushed");
+        for round in 0..3 {
+            let items = claim(&job, 20).await;
+            assert_eq!(items.len(), 20, "round {round}");
+            for (n, item) in items.iter().enumerate() {
+                job.finish(end(item, Ending::Done)).await.expect("finished");
+                if n == 10 {
+                    place.server.stop_immediately();
+                }
+            }
+            assert!(claim(&job, 1).await.is_empty(), "nothing is to be had, and that is no error");
+            place.server.go();
+            job.flush().await.expect("flushed");
+            until(async || job.counts().done == 20 * (round + 1)).await;
+            until(async || round == 2 || !job.ready_lanes(None, 1).await.expect("lanes").is_empty()).await;
+        }
+        assert_eq!(place.records().await.len(), 60);
+        let told = place.told();
+        assert!(told.iter().any(|e| matches!(e, Event::QueueLost { .. })), "{told:?}");
+        assert!(told.iter().any(|e| matches!(e, Event::QueueBack { .. })), "{told:?}");
+        assert_eq!(job.close().await.expect("closed").done, 60);
+        assert!(place.is_consistent());
+    });
+}
+
+#[test]
+fn j1_the_next_process_of_an_output_matches_its_tail_and_has_its_leases_at_once() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let job = place.open().await;
+        let named = NewItem { id: Some("\"7\"".into()), ..item(3, "h") };
+        job.import(batch(vec![item(1, "h"), item(2, "h"), named, item(4, "h")])).expect("imported");
+        job.flush().await.expect("flushed");
+        let items = claim(&job, 4).await;
+        job.finish(end(&items[0], Ending::Done)).await.expect("finished");
+        job.flush().await.expect("flushed");
+        // As after SIGKILL: leases stand, records behind the acknowledged end, the last one torn; nobody holds the lock.
+        place.server.sql("CREATE TABLE kept AS SELECT * FROM forbear_job_1.leased");
+        place.server.sql("CREATE TABLE member AS SELECT * FROM forbear_job_1.members");
+        job.close().await.expect("closed");
+        place.server.sql("INSERT INTO forbear_job_1.leased SELECT * FROM kept");
+        place.server.sql("DELETE FROM forbear_job_1.waiting");
+        place.server.sql("INSERT INTO forbear_job_1.members SELECT * FROM member");
+        let (second, third) = (record(2, None, "failed"), record(7, None, "done"));
+        let mut text = std::fs::read_to_string(place.out("out.jsonl")).expect("read");
+        text.push_str(&format!("{second}\n{third}\n{{\"id\":4,\"outc"));
+        std::fs::write(place.out("out.jsonl"), text).expect("written");
+        let job = place.open().await;
+        assert_eq!(place.records().await, [record(1, None, "done"), second, third]);
+        let c = job.counts();
+        assert_eq!(
+            (c.done, c.failed, c.pending, c.leased),
+            (2, 1, 1, 0),
+            "the lease of the dead one is over at once"
+        );
+        assert_eq!(seqs(&claim(&job, 9).await), [4]);
+        assert!(place.is_consistent());
+        job.close().await.expect("closed");
+        // Records whose items somebody else has had: cut, not counted. Foreign lines: refused.
+        let text = std::fs::read_to_string(place.out("out.jsonl")).expect("read");
+        std::fs::write(place.out("out.jsonl"), format!("{text}{}\n", record(4, None, "done")))
+            .expect("written");
+        let job = place.open().await;
+        assert_eq!((place.records().await.len(), job.counts().done), (3, 2));
+        job.close().await.expect("closed");
+        std::fs::write(place.out("out.jsonl"), format!("{text}{}\n", record(0, Some("mine"), "done")))
+            .expect("written");
+        let refused = place.join("out.jsonl", LEASE).expect_err("not ours");
+        assert!(matches!(refused, QueueError::OutputForeign { .. }), "{refused}");
+    });
+}
+
+#[test]
+fn k1_the_database_holds_no_secret_and_another_key_is_refused() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let job = place.open().await;
+        let request = Request {
+            headers: vec![("Authorization".into(), "Bearer s3cret".into())],
+            body: Some(b"s3cret".to_vec()),
+            ..Request::get("http://u:s3cret@h/?token=s3cret")
+        };
+        job.import(batch(vec![NewItem { request: request.clone(), ..item(1, "h") }])).expect("imported");
+        job.flush().await.expect("flushed");
+        assert_eq!(claim(&job, 1).await[0].request, request);
+        let hex = |text: &str| text.bytes().map(|b| format!("{b:02x}")).collect::<String>();
+        let tables = place
+            .server
+            .sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'forbear_job_1'");
+        assert!(tables.lines().count() > 10, "{tables}");
+        for table in tables.lines() {
+            let all = place.server.sql(&format!("SELECT * FROM forbear_job_1.{table}"));
+            assert!(!all.contains("s3cret") && !all.contains(&hex("s3cret")), "{table}: {all}");
+        }
+        let key = place.server.sql("SELECT encode(account_key, 'hex') FROM forbear_job_1.job");
+        let ours: String = job.account_key().iter().map(|b| format!("{b:02x}")).collect();
+        assert!(!key.contains(&ours));
+        let QueueAddress::Postgres(queue) = place.server.url().parse().expect("a URL") else {
+            unreachable!()
+        };
+        let other = queue.with_key(&"ab".repeat(32)).expect("a key").job("a");
+        let options = JobOptions::new(OutputTarget::File(place.out("three.jsonl")));
+        let refused = Job::open(&other, options, Arc::new(|_| ())).expect_err("another key");
+        assert!(matches!(refused, QueueError::OtherKey { .. }), "{refused}");
+        assert!(matches!(JobFile::open(&other), Err(QueueError::OtherKey { .. })));
+        job.close().await.expect("closed");
+    });
+}
+
+#[test]
+fn j2_a_job_is_looked_at_and_put_back_while_it_is_worked_on() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        assert!(matches!(JobFile::open(place.job()), Err(QueueError::NoSuchJob { .. })));
+        let job = place.open().await;
+        let bad = BadLine { seq: Seq(8), record: record(8, None, "failed").into() };
+        job.import(Batch { bad: vec![bad], end: InputEnd::Reached, ..lines(1, 7, "h") }).expect("imported");
+        job.flush().await.expect("flushed");
+        let items = claim(&job, 6).await;
+        job.finish(end(&items[0], Ending::Done)).await.expect("finished");
+        job.finish(end(&items[1], Ending::Failed)).await.expect("finished");
+        job.finish(end(&items[2], Ending::Unknown)).await.expect("finished");
+        job.park(items[3].lease, Until::Time(at(90)), "told 90 s", Counters::default()).expect("parked");
+        job.park(items[4].lease, Until::Credentials("shop".into()), "401", Counters::default())
+            .expect("parked");
+        job.flush().await.expect("flushed");
+        let file = JobFile::open(place.job()).expect("opens beside the run");
+        let s = file.summary().expect("readable");
+        let c = s.counts;
+        assert_eq!((c.pending, c.parked, c.leased, c.done, c.failed, c.unknown), (1, 2, 1, 1, 2, 1));
+        assert_eq!(s.running, Running::By(Some(std::process::id())));
+        assert_eq!((s.next_due, s.accounts), (Some(at(90)), vec![("shop".to_owned(), 1)]));
+        let listed = |which| file.list(which, Seq(0), 100).expect("readable");
+        let numbers = |which| listed(which).iter().map(|i| i.seq.0).collect::<Vec<_>>();
+        assert_eq!(numbers(Which::All), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(numbers(Which::Pending), [7]);
+        assert_eq!(numbers(Which::Parked), [4, 5]);
+        assert_eq!(numbers(Which::Leased), [6]);
+        assert_eq!(numbers(Which::Failed), [2, 3, 8]);
+        assert_eq!(listed(Which::Parked)[0].state, State::Parked(Until::Time(at(90)), "told 90 s".into()));
+        assert_eq!(listed(Which::Done)[0].state, State::Ended(Ending::Done, Some((28, 26))));
+        let lanes = file.lanes(None, 9).expect("readable");
+        let l = &lanes[0];
+        assert_eq!(
+            (lanes.len(), l.key.as_str(), l.pending, l.parked, l.done, l.failed),
+            (1, "h", 2, 2, 1, 2)
+        );
+        // Unlike a file's, while it is worked on.
+        assert_eq!(retry(place.job(), Retry::Failed).expect("retried"), 1, "the bad line stays");
+        assert_eq!(retry(place.job(), Retry::FailedAndUnknown).expect("retried"), 1);
+        assert_eq!(unpark(place.job()).expect("unparked"), 2);
+        assert!(place.is_consistent());
+        until(async || job.counts().parked == 0 && job.counts().failed == 1).await;
+        assert_eq!(seqs(&claim(&job, 9).await), [2, 3, 4, 5, 7]);
+        job.close().await.expect("closed");
+        assert!(place.is_consistent());
+    });
+}
+
+#[test]
+fn f1_a_server_that_cannot_be_reached_is_named_without_its_password() {
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let url = format!("postgres://u:s3cret@127.0.0.1:{port}/db");
+    let QueueAddress::Postgres(queue) = url.parse().expect("a URL") else { unreachable!() };
+    let job = queue.with_key(postgres::KEY).expect("a key").job("a");
+    let options = JobOptions::new(OutputTarget::Stdout);
+    let error = Job::open(&job, options, Arc::new(|_| ())).expect_err("nobody is there");
+    assert!(error.is_unreachable(), "{error}");
+    let text = format!("{error} {error:?}");
+    assert!(text.contains(&format!("127.0.0.1:{port}")) && !text.contains("s3cret"), "{text}");
+}
