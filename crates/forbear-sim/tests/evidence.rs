@@ -168,9 +168,6 @@ struct Seen {
     refused: u32,
 }
 
-fn at(secs: f64) -> Timestamp {
-    Timestamp::from_secs(EPOCH).plus(Duration::from_secs_f64(secs.max(0.0)))
-}
 
 fn head(answer: &Answer) -> HeaderMap {
     let fields = answer.headers.iter().filter_map(|(name, value)| {

@@ -130,6 +130,7 @@ impl Run<'_> {
             reading: back.reading.as_deref(),
             item: u64::from(flight.item),
             roll,
+            narrowed: None,
             exit: judged.as_ref().map(|judged| judged.through),
         };
         let (news, gate) = self.gates.with(&scopes, |gates| {

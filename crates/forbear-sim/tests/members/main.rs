@@ -140,7 +140,8 @@ async fn exchange(world: &World, member: &Member, grant: Grant) -> bool {
     };
     world.watch.borrow_mut().answered(member.number, probe, told, world.since());
     let roll = fastrand::f64();
-    let finding = Finding { outcome: &outcome, reading: reading.as_ref(), item: 1, roll, exit: None };
+    let finding =
+        Finding { outcome: &outcome, reading: reading.as_ref(), item: 1, roll, exit: None, narrowed: None };
     let news =
         member.gates.update(scopes, |gates, now| attempt::report(gates, scopes, &grant, &finding, now)).await;
     if news.is_ok_and(|news| news.wakes()) {

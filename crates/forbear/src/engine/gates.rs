@@ -131,6 +131,7 @@ impl<G: GateStore> Shared<G> {
                     until: if endless { String::new() } else { record::rfc3339(wall_now().plus(wait)) },
                     waiting,
                     said: "told by another process".to_owned(),
+                    whose: None,
                     incident: true,
                 });
             }
