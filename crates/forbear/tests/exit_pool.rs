@@ -27,8 +27,14 @@ fn narrow(count: usize) -> ExitPool {
     ExitPool::new(exits(count), PoolOptions { scope, ..PoolOptions::default() })
 }
 
+/// Nothing paces what these tests are not about.
+fn unpaced() -> PoolOptions {
+    let scope = ScopePolicy { pace_start: f32::INFINITY, ..ScopePolicy::default() };
+    PoolOptions { scope, ..PoolOptions::default() }
+}
+
 fn wide(count: usize) -> ExitPool {
-    ExitPool::new(exits(count), PoolOptions::default())
+    ExitPool::new(exits(count), unpaced())
 }
 
 fn heads(fields: &[(&'static str, &str)]) -> HeaderMap {
@@ -61,7 +67,7 @@ async fn e2_the_example_fetches_everything_by_the_exits_that_live() {
 
 #[tokio::test]
 async fn e4_an_exit_tells_the_client_all_and_a_log_nothing() {
-    let pool = ExitPool::new(exits(1), PoolOptions::default());
+    let pool = ExitPool::new(exits(1), unpaced());
     let exit = pool.exit(SITE, &Item::new()).await.unwrap();
     let (user, password) = exit.url().credentials().unwrap();
     let token = user.strip_prefix(b"me-sess-").unwrap();
@@ -81,7 +87,7 @@ async fn e4_an_exit_tells_the_client_all_and_a_log_nothing() {
 #[tokio::test]
 async fn e4_a_token_lasts_until_the_exit_is_left() {
     let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
-    let pool = ExitPool::new(exits(1), PoolOptions { exits: policy, ..PoolOptions::default() });
+    let pool = ExitPool::new(exits(1), PoolOptions { exits: policy, ..unpaced() });
     serve(&pool).await;
     let (first, second) = (pool.exit(SITE, &Item::new()).await.unwrap(), Item::new());
     assert_eq!(offered(&pool, &second).await.url(), first.url());
@@ -95,7 +101,7 @@ async fn e4_a_token_lasts_until_the_exit_is_left() {
 #[tokio::test]
 async fn e2_without_rotation_whoever_waits_for_an_exit_of_its_own_holds_up_nobody() {
     let policy = ExitPolicy { rotate: Rotate::Never, ..ExitPolicy::default() };
-    let pool = ExitPool::new(exits(2), PoolOptions { exits: policy, ..PoolOptions::default() });
+    let pool = ExitPool::new(exits(2), PoolOptions { exits: policy, ..unpaced() });
     let mut item = Item::new();
     let refusal = heads(&[("retry-after", "600")]);
     let exit = pool.exit(SITE, &item).await.unwrap();
@@ -195,7 +201,7 @@ async fn e5_when_each_exit_has_turned_us_away_there_is_none() {
     assert_eq!(pool.usable(), Usable::Out);
     let error = pool.exit(SITE, &item).await.unwrap_err();
     assert!(matches!(error, ExitError::NoExit { exits: 2 }), "{error}");
-    let none = ExitPool::new(Vec::<ExitUrl>::new(), PoolOptions::default());
+    let none = ExitPool::new(Vec::<ExitUrl>::new(), unpaced());
     assert!(matches!(none.exit(SITE, &item).await, Err(ExitError::NoExit { exits: 0 })));
     assert!(matches!(none.exit("shop.example", &item).await, Err(ExitError::Url(_))));
 }
@@ -229,7 +235,7 @@ async fn e1_an_exits_own_answer_is_not_the_origins() {
 #[tokio::test]
 async fn v1_only_what_counts_uses_up_an_items_attempts() {
     let item_policy = ItemPolicy { max_attempts: 2, ..ItemPolicy::default() };
-    let pool = ExitPool::new(exits(4), PoolOptions { item: item_policy, ..PoolOptions::default() });
+    let pool = ExitPool::new(exits(4), PoolOptions { item: item_policy, ..unpaced() });
     let mut item = Item::new();
     let mut last = None;
     for outcome in [
@@ -265,7 +271,7 @@ async fn e2_a_redirect_goes_on_by_the_exit_that_it_came_by() {
 async fn e2_prices_and_gateways_come_with_the_entries() {
     let line = |text: &str| Entry::parse(text, GivenBy::Other).unwrap().unwrap();
     let list = [line("http://203.0.113.1:1 price_per_request=2"), line("http://203.0.113.1:1 gateway")];
-    let pool = ExitPool::new(list, PoolOptions::default());
+    let pool = ExitPool::new(list, unpaced());
     for _ in 0..40 {
         serve(&pool).await;
     }

@@ -29,6 +29,7 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
 /// A gate that lets so many requests be on the wire at once.
 fn narrow(places: u32) -> Gate<MemoryGates> {
     let mut options = GateOptions::default();
+    options.settings.pace = Pace::Configured;
     options.settings.host_concurrency = places.try_into().ok();
     Gate::in_memory(options)
 }
@@ -79,6 +80,7 @@ async fn c2_what_is_dropped_gives_its_place_back() {
 #[tokio::test]
 async fn c4_only_so_many_may_wait() {
     let mut options = GateOptions { waiting_max: 2, ..GateOptions::default() };
+    options.settings.pace = Pace::Configured;
     options.settings.host_concurrency = 1.try_into().ok();
     let gate = Gate::in_memory(options);
     let _pass = gate.acquire(URL, &Item::new()).await.unwrap();

@@ -116,12 +116,13 @@ fn j2_the_documented_record_is_what_is_written() {
 #[test]
 fn j2_fields_come_in_the_documented_order() {
     let fields = documented(PAGE);
-    assert_eq!(fields.len(), 19);
+    assert_eq!(fields.len(), 20);
     let head = HeaderMap::new();
     let at = Some(Timestamp::from_secs(1));
     let mut seen = BTreeSet::new();
     for body in [BodyField::Inline(b"x"), BodyField::Inline(b"\xff"), BodyField::File("b/1")] {
         let record = Record {
+            cost: Some(3),
             exit: Some("direct"),
             final_url: Some("http://h/2"),
             headers: Some(&head),
