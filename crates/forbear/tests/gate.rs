@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use forbear::config::Pace;
 use forbear::gate::{
     Gate, GateError, GateLayer, GateMiddleware, GateOptions, Item, Outcome, Received, Report, Resend, Verdict,
 };
