@@ -168,7 +168,6 @@ struct Seen {
     refused: u32,
 }
 
-
 fn head(answer: &Answer) -> HeaderMap {
     let fields = answer.headers.iter().filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))

@@ -80,7 +80,8 @@ async fn p2_a_scope_is_opened_by_hand_and_known_by_its_beginning() {
         "{shown}"
     );
     let (_, text, _) = gate(&job, &["show", "https://b"], &address);
-    assert!(text.contains("open") && text.contains("incidents"), "{text}");
+    // Open, and at the beginning of its way up, as every scope that nobody has asked yet.
+    assert!(text.contains("ramping") && text.contains("incidents"), "{text}");
     let (status, _, said) = gate(&job, &["pause", "https://b", "soon"], &address);
     assert!(status == 2 && said.contains("TIME"), "{said}");
 }

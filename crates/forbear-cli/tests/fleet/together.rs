@@ -176,8 +176,9 @@ async fn b1_the_probe_of_a_killed_process_is_taken_over_after_its_lease() {
         jobs[1 - owner].assert_done(30);
         let waited = server.log().hits()[12].at - killed;
         assert!(waited >= LEASE - ms(300), "the lease holds: {waited:?}");
-        // A second for who takes over, and what a busy machine takes.
-        assert!(waited <= LEASE + secs(1) + secs(1), "{waited:?}");
+        // The killed process's places on the wire come back after ten seconds, and where the cap is low the next probe needs one
+        // of them. A second for who takes over, and what a busy machine takes.
+        assert!(waited <= secs(10) + secs(1) + secs(1), "{waited:?}");
     }
 }
 

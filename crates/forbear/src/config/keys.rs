@@ -211,7 +211,7 @@ pub(super) static TOP: &[Key<Draft>] = &[
         name: "queue",
         takes: "a file, or an address like \"postgres://user@host/database\"",
         set: |d, g| put(&mut d.settings.queue, g.queue().map(Some)),
-        show: |d| d.settings.queue.as_ref().map(ToString::to_string),
+        show: |d| Some(d.settings.queue.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string)),
     },
     Key {
         name: "public_only",
