@@ -57,10 +57,11 @@ pub(crate) async fn run(args: FetchArgs) -> Result<Exit, Failure> {
     display.end();
     let summary = ended.map_err(failure)?;
     let closed = summary.broken == Some(Broken::OutputClosed);
-    if temporary && (closed || summary.end == End::Complete) {
-        if let Some(job) = job.file() {
-            remove_job(job);
-        }
+    if temporary
+        && (closed || summary.end == End::Complete)
+        && let Some(job) = job.file()
+    {
+        remove_job(job);
     }
     let losses = summary.gate_losses;
     if losses.times > 0 {
