@@ -3,7 +3,7 @@
 //! A [`Gate`] is the machine of `forbear fetch` without its engine. Ask it for a [`Pass`], send one request, report what came
 //! of it, and act on the verdict. Several processes that open the same address share every limit, pause and probe.
 //!
-//! For services of `tower` there is [`GateLayer`] (feature `tower`), for `reqwest` there is [`GateMiddleware`] (feature
+//! For services of `tower` there is `GateLayer` (feature `tower`), for `reqwest` there is `GateMiddleware` (feature
 //! `reqwest`); both do all of this around a client.
 
 #[cfg(any(feature = "tower", feature = "reqwest"))]
