@@ -1,7 +1,7 @@
 //! Whole fleets: several sites, exits, items of a job, faults on the wire, crashes; the core's machines put together as the
 //! engine puts them together.
 //!
-//! A [`Fleet`] describes the world, [`run`] plays it and gives a [`Summary`]. What decides is the core's: the frontier which
+//! A [`Fleet`] describes the world, [`run()`] plays it and gives a [`Summary`]. What decides is the core's: the frontier which
 //! item is next, the exits by which way it goes, the gates whether it may, the verdict what becomes of it. What is promised
 //! is watched at each step: P1, P7, B1, C1, C2, V2, E5, J5, and in the end that it ends. [`Fleet::draw`] makes one at random.
 //!
