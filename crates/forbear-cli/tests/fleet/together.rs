@@ -100,6 +100,23 @@ async fn c2_one_cap_for_all_processes() {
     }
 }
 
+/// `workers` is each process's own: one that has a single worker need not wait until nobody else has anything on the wire.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c3_a_process_with_one_worker_is_not_starved_by_the_others() {
+    for store in Store::each().await {
+        let server = zoo("open", ms(100)).await;
+        let flags = ["--gate", &store.address(), "--host-rate", "127.0.0.1=20/s", "--workers"];
+        let busy = Job::of(pages(&server, "busy", 120)).unlearned("");
+        let run = busy.start(&[&flags[..], &["8"]].concat());
+        until("it is under way", || server.log().hits().len() > 10).await;
+        let small = Job::of(pages(&server, "small", 1)).unlearned("");
+        small.run_all_done(1, &[&flags[..], &["1"]].concat()).await;
+        let log = server.log();
+        assert!(log.hits().len() < 110, "its turn came while the other one was busy: {}", log.hits().len());
+        assert_eq!(run.end().await.status, 0);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s2_the_credentials_of_two_jobs_are_one_account() {
     for store in Store::each().await {

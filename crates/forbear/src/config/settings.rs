@@ -183,10 +183,12 @@ impl Settings {
 }
 
 impl Settings {
-    /// How a scope is treated that has these ceilings of its own; without one on concurrency it is `workers`.
+    /// How a scope is treated that has these ceilings of its own. Without one on concurrency it is `workers`; where a fleet
+    /// shares the gate it is none, for a process with few workers would wait until the others have nothing on the wire.
     #[must_use]
     pub fn scope_policy(&self, rate: Option<RateList>, concurrency: Option<NonZeroU32>) -> ScopePolicy {
-        let concurrency_max = concurrency.unwrap_or(self.workers).get();
+        let own = if self.gate.is_shared() { FLEET } else { self.workers.get() };
+        let concurrency_max = concurrency.map_or(own, NonZeroU32::get);
         ScopePolicy {
             rates: rate.map(Rates::from).unwrap_or_default(),
             learn: self.pace == Pace::Learned,
@@ -293,6 +295,8 @@ fn backoff_text(error: BackoffError) -> String {
     }
 }
 
+/// More requests on the wire to one origin no fleet has.
+const FLEET: u32 = u16::MAX as u32;
 /// In flight to one origin before anything is known (policy `polite`).
 const CONCURRENCY_START: u32 = 4;
 
