@@ -99,12 +99,9 @@ impl Draw {
         }
         let hints =
             ["seconds", "http-date", "ms", "reset-epoch", "reset-delta", "draft-3", "draft-7", "structured"];
-        // One instruction, and perhaps a budget beside it: of one instruction at two precisions the finer counts (H2).
-        if self.chance(0.6) {
+        // One at most: of one time that is told at two precisions the finer counts (H2), and the limiter knows of the other.
+        if self.chance(0.7) {
             spec += &format!(",hint={}", self.one_of(&hints));
-        }
-        if self.chance(0.2) {
-            spec += &format!(",hint={}", self.one_of(&hints[3..]));
         }
         if self.chance(0.2) {
             spec += &format!(",skew={}s", self.between(1, 900));

@@ -193,10 +193,12 @@ impl Watch {
                 let what = format!("S5: a site's refusal fell on {}", scope.key);
                 return Err(Watch::broken(what, now));
             }
-            // P3: what was sent before is part of that incident, and without a time it says nothing new.
-            if sent > told.last_closed || back.told.is_some() {
-                told.closed_at = Some(now);
-                told.last_closed = now;
+            // P3: what was sent before is part of that incident. Without a time it says nothing new; with one it may close
+            // the scope again, and a probe that is on its way is a probe still.
+            if sent > told.last_closed {
+                (told.closed_at, told.last_closed) = (Some(now), now);
+            } else if back.told.is_some() {
+                told.closed_at.get_or_insert(now);
             }
             let Some(wait) = back.told.filter(|wait| !wait.is_zero()) else { continue };
             let until = now.plus(wait);
