@@ -205,7 +205,7 @@ fn jitter_bucket_through_the_gate_none_comes_back_with_another() {
     // The bucket is opened wide, so that fifty are on the wire; the way back is the gate's alone.
     let mut fleet = by("jitter-bucket", vec![site(SHUT, 6000, 100 * MS)]);
     (fleet.workers, fleet.rates) = (50, None);
-    (fleet.policy.concurrency_start, fleet.policy.concurrency_max, fleet.policy.learn) = (50, 50, true);
+    (fleet.policy.concurrency_start, fleet.policy.concurrency_max) = (50, 50);
     let (summary, seen) = play(&fleet);
     let heard = seen.iter().filter(|s| is_refused(s)).map(|s| s.back).min().unwrap();
     let together = seen.iter().filter(|s| is_refused(s) && s.sent < heard).count();
