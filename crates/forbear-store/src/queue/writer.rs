@@ -339,6 +339,8 @@ impl Writer {
         for index in lost {
             let plan = &mut group.finishes[index];
             plan.lost = true;
+            // For everybody, where it is out of the table while it is in hand.
+            group.releases.push(plan.place);
             if let Command::Finish { finish, .. } = &group.commands[plan.command]
                 && let Some(body) = &finish.body
             {

@@ -59,6 +59,11 @@ impl TestPostgres {
         self.run("pg_ctl", &["-w", "-s", "-m", "immediate", "stop"]);
     }
 
+    /// With a password, which is not asked for here and must be seen nowhere.
+    pub fn url_with_password(&self, password: &str) -> String {
+        self.url().replacen("forbear@", &format!("forbear:{password}@"), 1)
+    }
+
     pub fn url(&self) -> String {
         format!("postgres://forbear@127.0.0.1:{}/postgres?sslmode=disable", self.port)
     }
@@ -139,7 +144,7 @@ fn pause(ms: u64) {
 }
 
 fn as_other() -> bool {
-    rustix::process::getuid().is_root()
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").expect("Linux")) == 0
 }
 
 /// A program of the newest PostgreSQL there is.

@@ -267,6 +267,7 @@ impl Run {
         let settings = Arc::new(options.settings);
         let gates::Opened { gates, calls, account_key } = gates::open(&settings.gate, &events).await?;
         let of_job = events.clone();
+        let output = options.output.clone();
         let job = Job::open(
             &options.job,
             JobOptions { account_key, ..JobOptions::new(options.output) },
@@ -292,7 +293,7 @@ impl Run {
         let bodies = match options.bodies {
             KeepBodies::Inline => Bodies::Inline,
             KeepBodies::None => Bodies::None,
-            KeepBodies::Dir(dir) => Bodies::Dir(BodyDir::open(dir, &job.account_key())?),
+            KeepBodies::Dir(dir) => Bodies::Dir(BodyDir::open(dir, &body_key(&options.job, &output, &job))?),
         };
         if matches!(routes.pools(), Pools::Direct) && went_by_exits(&options.job) {
             events(Event::Warning(
@@ -429,6 +430,19 @@ fn look(options: &FetchOptions) -> Result<(), FetchError> {
         }
         _ => Ok(()),
     }
+}
+
+/// What the bodies that this process has half done are known by. Of several on one job each has an output of its own.
+fn body_key(address: &JobAddress, output: &OutputTarget, job: &Job) -> [u8; 32] {
+    let key = job.account_key();
+    if address.file().is_some() {
+        return key;
+    }
+    let own = match output {
+        OutputTarget::File(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
+        OutputTarget::Stdout => PathBuf::from(std::process::id().to_string()),
+    };
+    *blake3::keyed_hash(&key, own.as_os_str().as_encoded_bytes()).as_bytes()
 }
 
 /// Whether a job has had exits. One that cannot be looked at has its own error elsewhere.
