@@ -31,7 +31,8 @@ impl Fleet {
     fn new(pages: usize) -> Fleet {
         let (nginx, server) = (Nginx::start("", ""), TestPostgres::start());
         let dir = tempfile::tempdir().unwrap();
-        let urls: String = (1..=pages).map(|page| format!("{}/p/{page}?token=s3cret\n", nginx.base())).collect();
+        let urls: String =
+            (1..=pages).map(|page| format!("{}/p/{page}?token=s3cret\n", nginx.base())).collect();
         fs::write(dir.path().join("urls.txt"), urls).unwrap();
         Fleet { nginx, server, dir, pages }
     }
@@ -184,7 +185,12 @@ fn what_cannot_be_used_is_said_with_its_status_and_without_a_secret() {
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", "q.job", "--job", "j"], KEY, 2, "leave --job out"),
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", &there, "--job", "j"], "", 2, "openssl rand"),
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", &there, "--job", "j"], "short", 2, "32 bytes"),
-        (vec!["fetch", "urls.txt", "-o", "a", "--queue", "mysql://hunter2hunter2@h/db", "--job", "j"], KEY, 2, "no queue"),
+        (
+            vec!["fetch", "urls.txt", "-o", "a", "--queue", "mysql://hunter2hunter2@h/db", "--job", "j"],
+            KEY,
+            2,
+            "no queue",
+        ),
     ] {
         let output = forbear(dir.path()).args(&words).env("FORBEAR_KEY", key).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

@@ -26,7 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sizes = args.next().unwrap_or_else(|| "100000,1000000,5000000".to_owned());
     let sizes = sizes.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let lanes: u64 = args.next().map_or(Ok(300), |n| n.parse())?;
-    let Ok(QueueAddress::Postgres(queue)) = url.parse() else { return Err("not an address of a database".into()) };
+    let Ok(QueueAddress::Postgres(queue)) = url.parse() else {
+        return Err("not an address of a database".into());
+    };
     let dir = tempfile::tempdir()?;
     let output = OutputTarget::File(dir.path().join("out.jsonl"));
     let job = Job::open(queue.job("curve"), JobOptions::new(output), Arc::new(|event| eprintln!("{event}")))?;
@@ -98,7 +100,8 @@ async fn measure(job: &Job) -> Result<Measured, QueueError> {
         for item in claimed {
             let record = format!(r#"{{"id":{},"outcome":"done","pad":"{:200}"}}"#, item.lease.seq().0, "");
             let (lease, counters) = (item.lease, item.counters);
-            job.finish(Finish { lease, ending: Ending::Done, record: record.into(), body: None, counters }).await?;
+            job.finish(Finish { lease, ending: Ending::Done, record: record.into(), body: None, counters })
+                .await?;
         }
     }
     job.flush().await?;

@@ -22,6 +22,8 @@ use postgres::{KEY, TestPostgres};
 use queue_support::*;
 
 const PROCESSES: usize = 4;
+/// A page of items takes at least so long where there are many.
+const PAGE: Duration = Duration::from_millis(45);
 /// Items that one process has in hand at most.
 const IN_HAND: usize = 64;
 
@@ -101,6 +103,7 @@ fn campaign(dice: &mut Dice, kills: u64, items: u64, seed: u64) {
     // What was in flight: of those that were killed, and of all at each restart.
     let in_flight = killed * IN_HAND as u64 + restarted * (PROCESSES * IN_HAND) as u64;
     assert!(again <= in_flight, "seed {seed}: {again} done again");
+    assert!(early * 2 < kills, "seed {seed}: most kills were too late to try anything");
     assert!(each.iter().all(|n| *n > 0), "seed {seed}: all took part: {each:?}");
 }
 
@@ -152,6 +155,8 @@ async fn run(dir: &Path) {
         job.wake_due(now(), 1000).await.expect("woken");
         let mut idle = true;
         for lane in job.ready_lanes(None, 100).await.expect("lanes") {
+            // So slow that there is work until the last kill.
+            tokio::time::sleep(if items > 10_000 { PAGE } else { PAGE / 3 }).await;
             for item in job.claim(lane.id, IN_HAND / 4).await.expect("claimed") {
                 idle = false;
                 work(&job, item, &mut fetched).await;

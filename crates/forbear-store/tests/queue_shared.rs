@@ -290,3 +290,45 @@ fn f1_a_server_that_cannot_be_reached_is_named_without_its_password() {
     let text = format!("{error} {error:?}");
     assert!(text.contains(&format!("127.0.0.1:{port}")) && !text.contains("s3cret"), "{text}");
 }
+
+#[test]
+fn k1_tls_is_what_sslmode_says() {
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let (certificate, key) = (pair.cert.pem(), pair.signing_key.serialize_pem());
+    let server = postgres::TestPostgres::start_from(
+        &["-c", "ssl=on"],
+        &[("server.crt", &certificate), ("server.key", &key)],
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let roots = dir.path().join("ca.pem");
+    std::fs::write(&roots, certificate).expect("written");
+    let roots = format!("&sslrootcert={}", roots.display());
+    // The certificate is for `localhost`, and nobody but the file vouches for it.
+    for (host, mode, is_reached, is_encrypted) in [
+        ("127.0.0.1", "disable".to_owned(), true, false),
+        ("127.0.0.1", "prefer".to_owned(), true, true),
+        ("127.0.0.1", "require".to_owned(), true, true),
+        ("127.0.0.1", "verify-ca".to_owned(), false, false),
+        ("127.0.0.1", format!("verify-ca{roots}"), true, true),
+        ("127.0.0.1", format!("verify-full{roots}"), false, false),
+        ("localhost", format!("verify-full{roots}"), true, true),
+    ] {
+        let url = format!("postgres://forbear:s3cret@{host}:{}/postgres?sslmode={mode}", server.port());
+        let QueueAddress::Postgres(queue) = url.parse().expect("a URL") else { unreachable!() };
+        let job = queue.with_key(postgres::KEY).expect("a key").job("a");
+        match Job::open(&job, JobOptions::new(OutputTarget::Stdout), Arc::new(|_| ())) {
+            Ok(job) => {
+                assert!(is_reached, "{host} {mode}");
+                let encrypted =
+                    "SELECT ssl FROM pg_stat_ssl s JOIN pg_stat_activity a ON a.pid = s.pid
+                                 WHERE a.application_name = 'forbear' ORDER BY a.backend_start DESC LIMIT 1";
+                assert_eq!(server.sql(encrypted), if is_encrypted { "t" } else { "f" }, "{host} {mode}");
+                block_on(job.close()).expect("closed");
+            }
+            Err(error) => {
+                assert!(!is_reached && error.is_unreachable(), "{host} {mode}: {error}");
+                assert!(!format!("{error:?}").contains("s3cret"));
+            }
+        }
+    }
+}

@@ -27,17 +27,37 @@ impl TestPostgres {
 
     /// With further settings, such as `-cwork_mem=1MB`.
     pub fn start_with(more: &[&str]) -> TestPostgres {
+        TestPostgres::start_from(more, &[])
+    }
+
+    /// With `files` in its directory of data, which it alone may read.
+    pub fn start_from(more: &[&str], files: &[(&str, &str)]) -> TestPostgres {
         let dir = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
         let postgres = TestPostgres { port, dir, more: more.iter().map(|s| (*s).to_owned()).collect() };
         // The server refuses to be root; whoever it is then must own its directory.
-        if as_other() {
-            let chown = Command::new("chown").arg("postgres").arg(postgres.dir.path()).status();
-            assert!(chown.expect("chown").success());
-        }
+        postgres.own(postgres.dir.path());
         postgres.run("initdb", &["-A", "trust", "-U", "forbear", "--no-sync", "-E", "UTF8", "--locale=C"]);
+        for (name, text) in files {
+            let path = postgres.dir.path().join("data").join(name);
+            std::fs::write(&path, text).expect("written");
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&path, private).expect("set");
+            postgres.own(&path);
+        }
         postgres.go();
         postgres
+    }
+
+    fn own(&self, path: &std::path::Path) {
+        if as_other() {
+            let chown = Command::new("chown").arg("postgres").arg(path).status();
+            assert!(chown.expect("chown").success());
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Starts the server (again), with what it had.
