@@ -213,6 +213,12 @@ impl Job {
         self.shared.pages.may_import(&self.shared)
     }
 
+    /// Whether other processes may work on the job beside this one.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.shared.pages, Pages::Postgres(_))
+    }
+
     /// Whether another process reads the input into the job at this moment, as far as is known.
     #[must_use]
     pub fn is_fed_elsewhere(&self) -> bool {

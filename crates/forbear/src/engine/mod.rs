@@ -570,8 +570,9 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
     if counts.leased - counts.elsewhere > at_hand as u64 {
         return None; // results on their way to the disk, which may be full for a while
     }
-    if at_hand == 0 && (counts.elsewhere > 0 || counts.pending > 0 && timer.is_none()) {
-        return None; // what others have may come back, and what nobody has is the feeder's next round
+    let unseen = counts.pending > 0 && at_hand == 0;
+    if at_hand == 0 && counts.elsewhere > 0 || unseen && timer.is_none() && shared.job.is_shared() {
+        return None; // what others have may come back, and what has is the feeder's next round
     }
     let wall = wall_now();
     let parked = shared.job.next_due().map(|due| due.since(wall));
@@ -592,7 +593,8 @@ fn over<G: GateStore>(shared: &Shared<G>, deadline: Option<Instant>) -> Option<E
         }
     }
     let Some(wait) = wait else {
-        return Some(End::NothingDue); // nothing is due by itself
+        // Nothing is due by itself. Items that nobody has looked at yet are the feeder's next round.
+        return (!unseen).then_some(End::NothingDue);
     };
     match deadline {
         Some(at) => (Instant::now() + wait > at).then_some(End::OutOfTime),
