@@ -1,6 +1,5 @@
 //! `--queue postgres://`: processes that share a job, each with an output of its own (J1, J2, J5, K1).
 
-#[allow(dead_code, reason = "its other parts are for the store's tests")]
 #[path = "../../forbear-store/tests/queue_support/postgres.rs"]
 mod postgres;
 mod support;

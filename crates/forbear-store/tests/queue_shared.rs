@@ -319,8 +319,7 @@ fn k1_tls_is_what_sslmode_says() {
         match Job::open(&job, JobOptions::new(OutputTarget::Stdout), Arc::new(|_| ())) {
             Ok(job) => {
                 assert!(is_reached, "{host} {mode}");
-                let encrypted =
-                    "SELECT ssl FROM pg_stat_ssl s JOIN pg_stat_activity a ON a.pid = s.pid
+                let encrypted = "SELECT ssl FROM pg_stat_ssl s JOIN pg_stat_activity a ON a.pid = s.pid
                                  WHERE a.application_name = 'forbear' ORDER BY a.backend_start DESC LIMIT 1";
                 assert_eq!(server.sql(encrypted), if is_encrypted { "t" } else { "f" }, "{host} {mode}");
                 block_on(job.close()).expect("closed");
