@@ -13,7 +13,7 @@ use forbear_store::{
     queue,
 };
 
-use super::{Shared, events::Event, next::Course, route::Route};
+use super::{events::Event, next::Course, route::Route, shared::Shared};
 
 /// Whose a request is, and what a refusal of it falls on.
 #[derive(Clone, Copy, Debug, Default)]

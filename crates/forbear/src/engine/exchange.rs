@@ -13,11 +13,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use tokio::time::Instant;
 
 use super::{
-    Shared,
     cookies::Cookies,
     front::{Hop, Work},
     next::Course,
     route::Route,
+    shared::Shared,
     worker::wall_now,
 };
 use crate::{

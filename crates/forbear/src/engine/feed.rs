@@ -8,7 +8,7 @@ use forbear_store::{
     queue::{Job, LaneId, QueueError},
 };
 
-use super::{Shared, evidence::restore_evidence, route::LaneParts, worker::wall_now};
+use super::{evidence::restore_evidence, route::LaneParts, shared::Shared, worker::wall_now};
 
 /// Opens lanes that have something to do, as many as the window holds.
 pub(super) struct Feeder<G> {

@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
-    FetchError, Shared,
+    FetchError,
     events::{Event, Events},
+    shared::Shared,
     worker::wall_now,
 };
 use crate::record;

@@ -16,10 +16,10 @@ use forbear_core::{
 use forbear_store::gate::{GateStore, StoreError};
 
 use super::{
-    Shared,
     exits::{Out, Pool, waits_for_exits},
     front::{LaneKey, Work},
     route::Route,
+    shared::Shared,
     worker::HELD_MAX,
 };
 use crate::{

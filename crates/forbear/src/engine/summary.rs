@@ -5,7 +5,7 @@ use std::{fmt, sync::atomic::Ordering, time::Duration};
 use forbear_core::{exit::Tally, time::Timestamp};
 use forbear_store::queue::{self, Counts};
 
-use super::{Shared, gates::StoreLosses};
+use super::{gates::StoreLosses, shared::Shared};
 use crate::exit::ExitRow;
 
 /// Why a run ended.

@@ -21,13 +21,13 @@ use forbear_store::{
 };
 
 use super::{
-    Shared,
     events::{Event, seconds},
     exchange::{Attempt, is_idempotent, said},
     exits::Out,
     front::{Hop, Work},
     next::{Course, Started},
     route::{HostStats, LaneParts},
+    shared::Shared,
 };
 use crate::{
     bodies::Place,
