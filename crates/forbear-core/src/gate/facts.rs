@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Fence;
-use crate::{learn::Kept, time::Timestamp};
+use crate::time::Timestamp;
 
 /// Whether a request may start now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -158,26 +158,4 @@ pub struct Budget {
     pub rate: Option<f32>,
     /// The window that the limit is for.
     pub window: Option<Duration>,
-}
-
-/// What of a gate outlives the process.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the fields are the gate's own, documented there")]
-pub struct Snapshot {
-    pub shut: bool,
-    pub cause: Cause,
-    pub level: u8,
-    pub cap_doubled: u8,
-    pub incidents: u32,
-    pub paused_until: Timestamp,
-    pub told_until: Timestamp,
-    pub closed_at: Timestamp,
-    pub last_refusal: Timestamp,
-    pub early_probe_at: Timestamp,
-    pub rate: Option<f32>,
-    pub bad_rate: Option<f32>,
-    /// The pad over told times that was learned (P5), in milliseconds; zero where the policy's has been enough.
-    pub pad_ms: u16,
-    /// What a learner has to keep (L5), where the scope has one.
-    pub learned: Option<Kept>,
 }

@@ -15,33 +15,31 @@
 //! assert!(matches!(gate.check(&policy, t.plus(Duration::from_secs(4)), 1), Check::Probe));
 //! ```
 
+mod budget;
 mod facts;
+mod incident;
 mod learned;
 mod pad;
 mod probe;
 mod ramp;
+mod snapshot;
 mod state;
 
 use std::time::Duration;
 
-pub use self::{
-    facts::{Budget, Cause, Change, Check, Sent, Snapshot, Told},
-    probe::Fence,
-    state::State,
-};
 use self::{
-    pad::Learned,
+    budget::PLENTY,
     probe::Probe,
     ramp::{Form, Ramp, Stretch, milliseconds},
 };
+pub use self::{
+    facts::{Budget, Cause, Change, Check, Sent, Told},
+    probe::Fence,
+    snapshot::Snapshot,
+    state::State,
+};
 use crate::{
-    circuit::Circuit,
-    cost::CostBudget,
-    inflight::InFlight,
-    learn::{Learner, Refused},
-    pace::Clocks,
-    policy::ScopePolicy,
-    time::Timestamp,
+    circuit::Circuit, inflight::InFlight, learn::Learner, pace::Clocks, policy::ScopePolicy, time::Timestamp,
 };
 
 /// The state of one scope.
@@ -222,96 +220,6 @@ impl Gate {
         Change::None
     }
 
-    /// The server refused the request. `roll`, in `[0, 1)`, is for jitter.
-    pub fn refused(
-        &mut self,
-        policy: &ScopePolicy,
-        sent: Sent,
-        told: Told,
-        now: Timestamp,
-        roll: f64,
-    ) -> Change {
-        self.in_flight.release();
-        let probing = self.probe.is_held_by(sent.fence);
-        let early = probing && self.probe.early;
-        self.probe.release(sent.fence);
-        // P3: what was sent before the scope closed belongs to that incident, whenever it comes back.
-        let straggler = !probing && sent.at <= self.closed_at;
-        let incident = !straggler && (!self.shut || probing);
-        let wait = told.wait.filter(|wait| !wait.is_zero());
-        if probing && !told.overload {
-            self.pad_was_short(policy, sent, wait, now);
-        }
-        if incident {
-            self.begin_incident(policy, sent, probing, now);
-        }
-        self.last_refusal_s = self.last_refusal_s.max(seconds(now));
-        let mut advised = None;
-        if !told.overload {
-            let how = match (probing, incident) {
-                (true, _) => Refused::Probe,
-                (false, true) => Refused::First,
-                (false, false) => Refused::Straggler,
-            };
-            advised = self.learn_refusal(policy, sent, wait, how, now);
-        }
-        let before = self.paused_until;
-        self.resumes |= straggler && !self.shut; // it may close the scope again, but not end its ramp
-        match wait {
-            Some(wait) => {
-                let told_until = now.plus(wait);
-                let mut until =
-                    told_until.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
-                if probing || !told.rest.is_zero() {
-                    // B3: told the same again and again, the told time is a floor, and our own pause still grows.
-                    until = until.max(now.plus(self.untold_wait(policy, told.rest, roll)));
-                }
-                self.close_told(told_until, until, Cause::Told);
-                if wait > policy.pause_cap {
-                    // P7, once an incident: an early probe that was refused leaves the scope closed for the full time.
-                    if early || !told.may_be_one_items {
-                        self.early_probe_at = Timestamp::ZERO;
-                    } else if incident {
-                        self.early_probe_at = now.plus(self.untold_wait(policy, told.rest, roll));
-                    }
-                }
-            }
-            None if incident => {
-                let cause = if told.overload { Cause::Overload } else { Cause::Untold };
-                let own = self.untold_wait(policy, told.rest, roll);
-                let until = now.plus(match advised {
-                    // Refused probes make it longer, whatever was learned (B3).
-                    Some(advised) if probing => advised.max(own),
-                    Some(advised) => advised + policy.backoff.spread(told.rest, roll),
-                    None => own,
-                });
-                self.close(until, cause);
-            }
-            None => {}
-        }
-        if self.circuit.refused(incident, &policy.circuit) {
-            self.early_probe_at = Timestamp::ZERO;
-            self.close(now.plus(policy.circuit.pause), Cause::Tripped);
-        }
-        if incident || self.paused_until > before { Change::Closed { incident } } else { Change::None }
-    }
-
-    /// The server failed under load: 500, 502, 504, or far too slow. Fewer at once; a pause when it repeats.
-    pub fn overloaded(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp, roll: f64) -> Change {
-        if self.probe.is_held_by(sent.fence) {
-            // It answered, and not well: a refused probe in all but name.
-            return self.refused(policy, sent, Told { overload: true, ..Told::nothing() }, now, roll);
-        }
-        self.overloads_in_row = self.overloads_in_row.saturating_add(1);
-        if self.overloads_in_row >= OVERLOADS_IN_ROW && !self.shut && sent.at > self.closed_at {
-            self.overloads_in_row = 0;
-            return self.refused(policy, sent, Told { overload: true, ..Told::nothing() }, now, roll);
-        }
-        self.in_flight.release();
-        self.cut(sent, now);
-        Change::None
-    }
-
     /// The server left the request unread, most likely since there were too many at once: fewer from now on.
     pub fn not_taken(&mut self, policy: &ScopePolicy, sent: Sent, now: Timestamp) -> Change {
         self.cut(sent, now);
@@ -323,48 +231,6 @@ impl Gate {
             self.last_cut_ms = milliseconds(now); // once for all that was on the wire together
             self.in_flight.overloaded();
         }
-    }
-
-    /// The server answered that we are unwanted: 403, 451, a challenge. A single page may be forbidden to all; several in
-    /// a row are about us, and so is one that is `certain`: the way to this origin cools down for 300 to 360 s.
-    pub fn blocked(
-        &mut self,
-        policy: &ScopePolicy,
-        sent: Sent,
-        certain: bool,
-        now: Timestamp,
-        roll: f64,
-    ) -> Change {
-        self.blocked_in_row = self.blocked_in_row.saturating_add(1);
-        let cooling = certain || self.blocked_in_row >= BLOCKED_IN_ROW;
-        // A probe that meets a forbidden page has learned nothing about the limit: the next item probes soon.
-        let change = self.unanswered(policy, sent, now);
-        if cooling && (sent.at > self.closed_at || sent.fence.is_probe()) {
-            self.blocked_in_row = 0;
-            self.incidents = self.incidents.saturating_add(1);
-            self.closed_at = now;
-            self.early_probe_at = Timestamp::ZERO;
-            self.close(now.plus(COOLING + COOLING_SPREAD.mul_f64(roll)), Cause::Blocked);
-            return Change::Closed { incident: true };
-        }
-        change
-    }
-
-    /// Our credentials were refused for `item`. The second item in a row without a success between stops the account.
-    pub fn unauthorised(&mut self, policy: &ScopePolicy, sent: Sent, item: u64, now: Timestamp) -> Change {
-        let change = self.unanswered(policy, sent, now);
-        let item = item as u32; // enough to tell two items in a row apart
-        if self.unauthorised == 0 || self.unauthorised_item != item {
-            self.unauthorised = self.unauthorised.saturating_add(1);
-            self.unauthorised_item = item;
-        }
-        if self.unauthorised >= 2 && self.cause != Cause::Credentials {
-            self.closed_at = now;
-            self.early_probe_at = Timestamp::ZERO;
-            self.close(Timestamp::MAX, Cause::Credentials);
-            return Change::Closed { incident: true };
-        }
-        change
     }
 
     /// No answer came (reset, time-out, dead connection): no reopening, and the next probe is soon (B3).
@@ -379,74 +245,6 @@ impl Gate {
             return Change::ProbeFree;
         }
         Change::None
-    }
-
-    /// A budget's numbers from a response to a request that was sent as `sent` (H4, L1): what is left until when, and the
-    /// starts a second that they come to. A budget with nothing left closes the scope before anything is refused.
-    pub fn budget(
-        &mut self,
-        policy: &ScopePolicy,
-        sent: Sent,
-        budget: Budget,
-        now: Timestamp,
-        roll: f64,
-    ) -> Change {
-        if let Some(rate) = budget.rate {
-            self.stated(rate, budget.window, budget.left.is_some());
-        }
-        let (Some(left), Some(resets)) = (budget.left, budget.resets_in) else { return Change::None };
-        let resets = now.plus(resets);
-        if resets <= now {
-            return Change::None;
-        }
-        if left > 0 && budget.of_cost {
-            let alone = self.in_flight.current() == 0;
-            let mut known = self.clocks.budget();
-            known.told(left, resets.since(now), alone, now);
-            self.clocks.set_budget(known);
-            return Change::None;
-        }
-        if left > 0 {
-            let on_wire = u16::try_from(self.in_flight.current()).unwrap_or(u16::MAX);
-            let left = u16::try_from(left).unwrap_or(PLENTY);
-            let known = now < self.budget_resets && self.budget_left != PLENTY;
-            // Answers to requests that were on the wire together come in any order: the lowest was written last.
-            let lowest = if known { left.min(self.budget_low) } else { left };
-            self.budget_low = if on_wire > 0 { lowest } else { PLENTY };
-            // What is on the wire was not counted yet when this answer was written, or not all of it.
-            let left = if lowest == PLENTY { PLENTY } else { lowest.saturating_sub(on_wire) };
-            self.budget_left = if known && on_wire > 0 { left.min(self.budget_left) } else { left };
-            self.budget_resets = resets;
-            return Change::None;
-        }
-        let before = self.paused_until;
-        let wait = resets.since(now);
-        if !self.shut {
-            if sent.at <= self.closed_at {
-                return Change::None;
-            }
-            self.closed_at = now;
-        }
-        self.budget_left = PLENTY;
-        self.clocks.set_budget(CostBudget::default());
-        let until = resets.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
-        self.close_told(resets, until, Cause::Budget);
-        if self.paused_until > before { Change::Closed { incident: false } } else { Change::None }
-    }
-
-    /// Corrects the pace once the real cost of a start is known (C1).
-    pub fn correct_cost(&mut self, policy: &ScopePolicy, now: Timestamp, estimated: u32, real: u32) {
-        policy.rates.correct(&mut self.clocks, now, estimated, real);
-        self.change_cost_budget(|budget| budget.correct(estimated, real));
-    }
-
-    /// What is left of a budget of cost, where one is known.
-    fn change_cost_budget(&mut self, change: impl FnOnce(&mut CostBudget)) {
-        let mut budget = self.clocks.budget();
-        if budget != CostBudget::default() {
-            change(&mut budget);
-            self.clocks.set_budget(budget);
-        }
     }
 
     /// An operator's pause until `until`.
@@ -604,133 +402,9 @@ impl Gate {
         seconds(now).saturating_sub(self.last_used_s) > IDLE_S
     }
 
-    /// What outlives the process (P8).
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            shut: self.shut,
-            cause: self.cause,
-            level: self.level,
-            cap_doubled: self.cap_doubled,
-            incidents: self.incidents,
-            paused_until: self.paused_until,
-            told_until: self.told_until(),
-            closed_at: self.closed_at,
-            last_refusal: Timestamp::from_secs(u64::from(self.last_refusal_s)),
-            early_probe_at: self.early_probe_at,
-            rate: self.ramp.rate(),
-            bad_rate: self.ramp.bad(),
-            pad_ms: self.probe.pad.ms,
-            learned: self.kept(),
-        }
-    }
-
-    /// The gate as it was kept; nothing of it is on the wire. A pause is never shorter than it was (P2).
-    #[must_use]
-    pub fn restore(policy: &ScopePolicy, kept: &Snapshot, now: Timestamp) -> Gate {
-        let new = Gate::new(policy);
-        let mut gate = Gate {
-            shut: kept.shut,
-            cause: kept.cause,
-            level: kept.level,
-            cap_doubled: kept.cap_doubled,
-            incidents: kept.incidents,
-            paused_until: kept.paused_until,
-            beyond_told_ms: u32::try_from(kept.paused_until.since(kept.told_until).as_millis()).unwrap_or(0),
-            closed_at: kept.closed_at.min(now),
-            last_refusal_s: seconds(kept.last_refusal.min(now)),
-            early_probe_at: kept.early_probe_at,
-            ramp: kept
-                .rate
-                .map_or(new.ramp, |rate| Ramp::paced(rate, kept.bad_rate.unwrap_or(f32::INFINITY))),
-            probe: Probe { pad: Learned { ms: kept.pad_ms, good: 0 }, ..Probe::default() },
-            ..new
-        };
-        gate.take_up(policy, kept.learned.as_ref(), now);
-        gate
-    }
-
-    fn close(&mut self, until: Timestamp, cause: Cause) {
-        if !self.shut || until > self.paused_until || cause == Cause::Credentials {
-            self.cause = cause;
-        }
-        self.shut = true;
-        self.paused_until = self.paused_until.max(until); // P2: deadlines only extend
-    }
-
-    fn close_told(&mut self, told: Timestamp, until: Timestamp, cause: Cause) {
-        let told = if self.shut { told.max(self.told_until()) } else { told };
-        self.close(until, cause);
-        self.beyond_told_ms = u32::try_from(self.paused_until.since(told).as_millis()).unwrap_or(u32::MAX);
-    }
-
-    fn begin_incident(&mut self, policy: &ScopePolicy, sent: Sent, probing: bool, now: Timestamp) {
-        let quiet = self.quiet(now);
-        let first = self.incidents == 0;
-        if quiet > FORGIVEN {
-            self.cap_doubled = 0;
-        }
-        if probing {
-            self.level = self.level.saturating_add(1);
-            let doubled = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
-            if doubled < policy.pause_cap {
-                self.cap_doubled += 1; // B3: up to pause_cap, and no further
-            }
-        } else if first || quiet > self.untold_wait(policy, Duration::ZERO, 1.0).saturating_mul(4).max(QUIET)
-        {
-            self.level = 0;
-        } else {
-            self.level = self.level.saturating_add(1);
-        }
-        self.incidents = self.incidents.saturating_add(1);
-        self.early_probe_at = Timestamp::ZERO;
-        self.closed_at = now;
-        self.budget_left = PLENTY;
-        if !probing && !self.learns(policy) {
-            self.in_flight.refused(sent.in_flight); // a learner knows whether it is them that are too many
-        }
-        self.overloads_in_row = 0;
-        self.resumes = false;
-    }
-
-    fn reopen(&mut self, policy: &ScopePolicy, probe: Timestamp, now: Timestamp) {
-        if self.probe.early {
-            self.level = self.level.saturating_sub(1); // P7: the limit was one item's, and not the scope's
-            self.forget_refusal(policy, now);
-        } else {
-            if self.cause == Cause::Operator {
-                self.interrupt(now);
-            } else if !self.resumes {
-                self.find_pace(policy, probe, now);
-            }
-            if !self.learns(policy) || self.cause == Cause::Overload {
-                self.in_flight.reopened();
-            }
-        }
-        self.shut = false;
-        self.resumes = false;
-        self.probe.reset();
-        self.early_probe_at = Timestamp::ZERO;
-        self.paused_until = now; // over; after a P7 probe that was admitted, over early: the limit was that item's
-        self.beyond_told_ms = 0;
-        self.cause = Cause::Pace;
-        self.opened_at = now;
-        self.accepted = 0;
-    }
-
     fn stretch(&self) -> Stretch {
         let open = self.closed_at.since(self.opened_at);
         Stretch { accepted: self.accepted, open, round_trip: self.round_trip_mean() }
-    }
-
-    /// P4's pause at the present level, under the cap that refused probes have raised (B3), and `rest` (E3).
-    fn untold_wait(&self, policy: &ScopePolicy, rest: Duration, roll: f64) -> Duration {
-        // What a learner knows of a limit stays known: only the refused probes of this one incident count beside it.
-        let learner = self.learner.as_ref().filter(|learner| learner.is_shut());
-        let level = learner.map_or(u32::from(self.level), |learner| learner.failed_probes());
-        let cap = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
-        let cap = cap.min(policy.pause_cap.max(policy.backoff.cap()));
-        policy.backoff.wait(level, cap, roll) + policy.backoff.spread(rest, roll)
     }
 
     fn quiet(&self, now: Timestamp) -> Duration {
@@ -751,28 +425,12 @@ fn seconds(t: Timestamp) -> u32 {
     u32::try_from(t.as_micros() / 1_000_000).unwrap_or(u32::MAX) // until the year 2106
 }
 
-fn chance(wait: Duration, jitter: f64, roll: f64) -> Duration {
-    // Applied after every cap, and it only adds (P1). Of a wait of years nobody needs a share.
-    wait.min(Duration::from_secs(7 * 86_400)).mul_f64((jitter * roll).clamp(0.0, 10.0))
-}
-
-/// No budget that is larger needs to be counted: nobody has as many on the wire.
-const PLENTY: u16 = u16::MAX;
 /// B3: backoff cap and pause fall back after so long without a refusal.
 const FORGIVEN: Duration = Duration::from_secs(600);
-/// P4: the level is forgiven after four times the longest wait of that level, and at least this.
-const QUIET: Duration = Duration::from_secs(2);
 /// A scope that was not used for so long takes no memory.
 const IDLE_S: u32 = 60;
 /// One whose limit is known is remembered for so long.
 const LEARNED_S: u32 = 3600;
-/// Failures under load without a success between, before the scope pauses.
-const OVERLOADS_IN_ROW: u8 = 8;
-/// Blocked answers without a success between, before they are about us and not about the pages.
-const BLOCKED_IN_ROW: u8 = 5;
-/// How long the way to an origin that blocks us cools down, and by how much more at most.
-const COOLING: Duration = Duration::from_secs(300);
-const COOLING_SPREAD: Duration = Duration::from_secs(60);
 /// V3: each first try pays for a fifth of a retry; ten a second are free (Finagle's figures), a hundred can be saved up.
 const RETRY_SHARE: f32 = 0.2;
 const RETRY_FLOOR: f32 = 10.0;
