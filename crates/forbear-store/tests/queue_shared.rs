@@ -113,6 +113,39 @@ fn j1_the_items_of_a_dead_process_come_back_after_its_lease_and_its_results_do_n
 }
 
 #[test]
+fn j1_what_was_claimed_as_the_answer_was_lost_is_claimed_again() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let job = place.join("one.jsonl", Duration::from_secs(1)).expect("joins");
+        assert!(job.may_import().expect("asked"));
+        job.import(Batch { end: InputEnd::Reached, ..lines(1, 5, "h") }).expect("imported");
+        job.flush().await.expect("flushed");
+        let first = claim(&job, 2).await;
+        assert_eq!(seqs(&first), [1, 2]);
+        // As the server has it when a claim was made and its answer went down with the connection.
+        place.server.sql(
+            "WITH taken AS (DELETE FROM forbear_job_1.waiting WHERE seq IN (3, 4) RETURNING seq, lane, rank)
+             INSERT INTO forbear_job_1.leased(seq, member, lane, rank)
+             SELECT seq, member, lane, rank FROM taken, forbear_job_1.members",
+        );
+        let mut rest = claim(&job, 9).await;
+        assert_eq!(seqs(&rest), [5], "two are nobody's");
+        until(async || {
+            rest.extend(claim(&job, 9).await);
+            rest.len() == 3
+        })
+        .await;
+        assert_eq!(seqs(&rest), [5, 3, 4], "what is in hand is not given back with them");
+        for item in first.iter().chain(&rest) {
+            job.finish(end(item, Ending::Done)).await.expect("finished");
+        }
+        job.close().await.expect("closed");
+        assert_eq!(place.records_of("one.jsonl").len(), 5);
+        assert!(place.is_consistent());
+    });
+}
+
+#[test]
 fn j1_a_server_that_is_restarted_loses_nothing() {
     block_on(async {
         let place = PgPlace::new().await;

@@ -118,7 +118,13 @@ impl Link for WorldLink {
 }
 
 fn scope(cap: u32) -> BoundScope {
-    let policy = ScopePolicy { concurrency_start: cap, concurrency_max: cap, ..ScopePolicy::default() };
+    // Places are what this is about, so nothing paces the starts.
+    let policy = ScopePolicy {
+        concurrency_start: cap,
+        concurrency_max: cap,
+        pace_start: f32::INFINITY,
+        ..ScopePolicy::default()
+    };
     BoundScope {
         key: ScopeKey::from_text("http://a:80"),
         by: Some(Combination::ORIGIN),

@@ -41,6 +41,10 @@ pub(crate) struct Link {
     pub(crate) run: AtomicU64,
     /// Somebody has found less than was asked for.
     pub(crate) hungry: AtomicBool,
+    /// Read by each claim on its way: whoever writes knows that none is.
+    pub(crate) claims: tokio::sync::RwLock<()>,
+    /// The answer of a claim was lost with the connection: it may have been made all the same.
+    pub(crate) unheard: AtomicBool,
     /// The server's clock less this machine's, in microseconds.
     skew_us: AtomicI64,
     lost: AtomicBool,
@@ -74,6 +78,8 @@ impl Link {
             output: joined.output,
             run: AtomicU64::new(joined.run),
             hungry: AtomicBool::new(false),
+            claims: tokio::sync::RwLock::new(()),
+            unheard: AtomicBool::new(false),
             skew_us: AtomicI64::new(joined.skew_us),
             lost: AtomicBool::new(false),
             reading: tokio::sync::Mutex::new(None),

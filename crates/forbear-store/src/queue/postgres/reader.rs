@@ -200,6 +200,7 @@ const IMPORTER: &str = "
 
 async fn claim(link: &Link, shared: &Arc<Shared>, lane: LaneId, max: usize) -> Result<Vec<Item>, QueueError> {
     let mut claimed = Vec::new();
+    let _on_its_way = link.claims.read().await;
     let run = {
         let mut inner = shared.inner.lock();
         inner.refuse()?;
@@ -219,8 +220,8 @@ async fn claim(link: &Link, shared: &Arc<Shared>, lane: LaneId, max: usize) -> R
     let rows = match rows {
         Ok(rows) => rows,
         Err(source) => {
+            link.unheard.store(true, Relaxed);
             absent(link, source).await?;
-            link.hungry.store(true, Relaxed);
             return Ok(claimed);
         }
     };

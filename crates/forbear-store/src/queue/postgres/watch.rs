@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hashbrown::HashSet;
 use tokio_postgres::Error;
 
 use super::{
@@ -13,7 +14,10 @@ use super::{
     ledger::{give_back, soonest},
     link::{Backoff, Link},
 };
-use crate::queue::shared::{Command, Shared};
+use crate::queue::{
+    item::Seq,
+    shared::{Command, Shared},
+};
 
 /// How often the totals are read.
 const LOOK: Duration = Duration::from_millis(250);
@@ -66,6 +70,9 @@ async fn look(link: &Link, shared: &Arc<Shared>, due: bool, last_held: &mut i64)
     if due {
         link.compare_clocks(&db).await?;
         reap(&db, link).await?;
+    }
+    if link.unheard.swap(false, Relaxed) || due {
+        give_back_unheard(&db, link, shared).await.inspect_err(|_| link.unheard.store(true, Relaxed))?;
     }
     let tally = link.tally(&db).await?;
     let soonest = soonest(&db).await?.map(|us| link.local_time(us));
@@ -124,6 +131,28 @@ pub(crate) async fn reap(db: &Db, link: &Link) -> Result<(), Error> {
         })
         .await?;
     }
+    Ok(())
+}
+
+/// Gives back what stands as claimed by this process, and is not in its hands: the answer of its claim was lost. At once after a
+/// connection was lost, and from time to time, for a server may end a claim long after its connection.
+async fn give_back_unheard(db: &Db, link: &Link, shared: &Shared) -> Result<(), Error> {
+    let _none_on_its_way = link.claims.write().await;
+    let member = link.member();
+    // What is in hand *before* the look: an item whose end becomes durable during it may be seen as claimed still.
+    let held: HashSet<Seq> = shared.inner.lock().held.keys().copied().collect();
+    let rows = db.query("SELECT seq FROM leased WHERE member = $1", &[&member]).await?;
+    let mut unheard: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    unheard.retain(|seq| !held.contains(&Seq(seq.cast_unsigned())));
+    if unheard.is_empty() {
+        return Ok(());
+    }
+    let back =
+        "WITH back AS (DELETE FROM leased WHERE member = $1 AND seq = ANY($2) RETURNING lane, rank, seq)
+                INSERT INTO waiting(lane, rank, seq) SELECT lane, rank, seq FROM back";
+    let items = db.execute(back, &[&member, &unheard]).await?;
+    tracing::info!(items, "claimed as the queue's server was lost, and pending again");
+    link.hungry.store(true, Relaxed);
     Ok(())
 }
 
