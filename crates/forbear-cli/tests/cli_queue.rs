@@ -119,7 +119,7 @@ fn lines(path: &Path) -> usize {
 
 #[test]
 fn j1_processes_share_a_job_with_and_without_the_input() {
-    let fleet = Fleet::new(400);
+    let fleet = Fleet::new(1200);
     let mut one = fleet.spawn(Some("urls.txt"), "one", "150/s");
     fleet.until_done(20);
     let mut two = fleet.spawn(None, "two", "150/s");
@@ -128,14 +128,14 @@ fn j1_processes_share_a_job_with_and_without_the_input() {
         let status = child.wait().unwrap();
         assert_eq!(status.code(), Some(0), "{}", fleet.said(out));
         assert!(lines(&fleet.dir.path().join(out)) > 0, "{out} did nothing: {}", fleet.said(out));
-        assert!(fleet.said(out).contains("400 in = 400 accounted for"), "{}", fleet.said(out));
+        assert!(fleet.said(out).contains("1200 in = 1200 accounted for"), "{}", fleet.said(out));
     }
     fleet.assert_complete(&["one", "two", "three"]);
     assert_eq!(fleet.again(), 0);
     let export = fleet.job(&["export", "nightly"]);
     assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
     let exported = String::from_utf8(export.stdout).unwrap();
-    assert_eq!(exported.lines().count(), 400);
+    assert_eq!(exported.lines().count(), 1200);
     assert!(exported.lines().all(|line| line.contains("\"outcome\":\"done\"")));
     // One more finds nothing to do, and another input is refused.
     assert_eq!(fleet.spawn(Some("urls.txt"), "four", "150/s").wait().unwrap().code(), Some(0));

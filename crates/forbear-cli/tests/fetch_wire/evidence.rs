@@ -43,19 +43,22 @@ async fn p5_told_times_that_are_short_by_300_ms_are_learned() {
     assert_eq!(early[WINDOWS - 2..], [0; 2], "then it is known: {early:?}");
 }
 
-/// Half of the requests are limited, by what `whose` says of them: 15 at once, and 20 a second. The others never are.
+/// Half of the requests are limited, by what `whose` says of them: thirty in each window of four seconds. The others never
+/// are. A window that is used up refuses all that are on the wire, and that is the evidence.
 async fn half_limited(whose: impl Fn(&Facts<'_>) -> bool + Send + 'static) -> forbear_zoo::Server {
-    let (mut tokens, mut last) = (15.0f64, Duration::ZERO);
+    const WINDOW: u64 = 4;
+    let (mut window, mut used) = (0, 0);
     let limiter = move |now: Duration, request: &Facts<'_>| {
         if !whose(request) {
             return Answer::ok();
         }
-        tokens = (tokens + (now - last).as_secs_f64() * 20.0).min(15.0);
-        last = now;
-        if tokens < 1.0 {
-            return Answer::refused(429).retry_after(secs(1));
+        if now.as_secs() / WINDOW != window {
+            (window, used) = (now.as_secs() / WINDOW, 0);
         }
-        tokens -= 1.0;
+        if used == 30 {
+            return Answer::refused(429).retry_after(secs(WINDOW - now.as_secs() % WINDOW));
+        }
+        used += 1;
         Answer::ok()
     };
     started(limiter, ServerOptions { latency: ms(400), ..ServerOptions::default() }).await
@@ -112,16 +115,16 @@ fn assert_found(job: &Job, ran: &Ran, log: &Log, part: &str) {
 async fn l6_a_limit_that_is_one_accounts_stops_that_account_alone() {
     let server =
         half_limited(|request| request.account == Some(forbear_zoo::Account::of("Bearer one"))).await;
-    let job = Job::of(lines(&server, 900)).unlearned(&endpoints(&server));
-    let ran = job.run_all_done(900, &["--workers", "32", "-v"]).await;
+    let job = Job::of(lines(&server, 700)).unlearned(&endpoints(&server));
+    let ran = job.run_all_done(700, &["--workers", "32", "-v"]).await;
     assert_found(&job, &ran, &server.stop().await, "account");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn l6_a_limit_that_is_one_endpoints_stops_that_endpoint_alone() {
     let server = half_limited(|request| request.path.starts_with("/a/")).await;
-    let job = Job::of(lines(&server, 900)).unlearned(&endpoints(&server));
-    let ran = job.run_all_done(900, &["--workers", "32", "-v"]).await;
+    let job = Job::of(lines(&server, 700)).unlearned(&endpoints(&server));
+    let ran = job.run_all_done(700, &["--workers", "32", "-v"]).await;
     assert_found(&job, &ran, &server.stop().await, "endpoint");
 }
 
