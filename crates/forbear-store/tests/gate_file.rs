@@ -107,3 +107,19 @@ async fn j4_what_is_no_file_of_gates_is_left_as_it_is() {
     assert!(FileGates::open(&machine.path(), SharedOptions::default()).await.is_err());
     assert_eq!(std::fs::read(machine.path()).unwrap(), [7; 4096]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s1_those_who_make_the_file_together_all_get_it() {
+    for _ in 0..20 {
+        let machine = <Machine as gate_kit::Fleet>::start().await;
+        let opening: Vec<_> = (0..8)
+            .map(|_| {
+                let path = machine.path();
+                tokio::spawn(async move { FileGates::open(&path, SharedOptions::default()).await })
+            })
+            .collect();
+        for gates in opening {
+            assert!(gates.await.unwrap().map_err(|error| error.to_string()).is_ok(), "one was refused");
+        }
+    }
+}

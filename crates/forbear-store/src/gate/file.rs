@@ -8,7 +8,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use forbear_core::time::Timestamp;
@@ -34,7 +34,10 @@ impl FileGates {
     /// # Errors
     /// [`StoreError::Unreachable`] where the file cannot be used.
     pub async fn open(path: &Path, options: SharedOptions) -> Result<FileGates, StoreError> {
-        let connection = connect(path)?;
+        let file = path.to_owned();
+        let connecting = tokio::task::spawn_blocking(move || connect(&file));
+        let connection =
+            connecting.await.map_err(|lost| StoreError::Unreachable(io::Error::other(lost)))??;
         // One that listens and one that calls: calling never waits for a process that does not read.
         let mouth = mouth().map_err(StoreError::Unreachable)?;
         let (socket, mine) = listen(path).map_err(StoreError::Unreachable)?;
@@ -208,6 +211,7 @@ fn page(connection: &Connection, after: &str) -> Result<Vec<(String, Vec<u8>)>, 
 fn connect(path: &Path) -> Result<Connection, LinkError> {
     private(path)?;
     let connection = Connection::open(path).map_err(fault)?;
+    connection.busy_timeout(BUSY).map_err(fault)?;
     refuse_others(&connection)?;
     prepare(&connection).map_err(fault)?;
     Ok(connection)
@@ -224,11 +228,7 @@ fn private(path: &Path) -> io::Result<()> {
 
 /// Only a file of gates, or nothing at all, is opened: what is a job, or anybody else's, stays as it is (J4).
 fn refuse_others(connection: &Connection) -> Result<(), LinkError> {
-    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
-    let (application, version) =
-        (number("application_id").map_err(fault)?, number("user_version").map_err(fault)?);
-    let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0)).map_err(fault)?;
+    let (application, version, tables) = kind_of(connection).map_err(fault)?;
     let other = |text: &str| Err(LinkError::Io(io::Error::other(text.to_owned())));
     match (application, tables) {
         (APPLICATION_ID, _) if version > VERSION => other("it was made by a later version of this program"),
@@ -238,9 +238,35 @@ fn refuse_others(connection: &Connection) -> Result<(), LinkError> {
     }
 }
 
+/// Application, version and number of tables, of one moment: another process may be making the file.
+fn kind_of(connection: &Connection) -> Result<(i64, i64, i64), rusqlite::Error> {
+    let look = connection.unchecked_transaction()?;
+    // The first read sets the moment, and the header's numbers are no read of a table.
+    let tables = look.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
+    let number = |pragma| look.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    Ok((number("application_id")?, number("user_version")?, tables))
+}
+
+/// Write-ahead logging. SQLite waits for nobody where the mode of a file changes, so whoever opens a new file together with
+/// others asks again.
+fn log_ahead(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let began = Instant::now();
+    loop {
+        match connection.pragma_update(None, "journal_mode", "wal") {
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && began.elapsed() < BUSY =>
+            {
+                #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
+                std::thread::sleep(AGAIN);
+            }
+            done => return done,
+        }
+    }
+}
+
 fn prepare(connection: &Connection) -> Result<(), rusqlite::Error> {
-    connection.busy_timeout(BUSY)?;
-    connection.pragma_update(None, "journal_mode", "wal")?;
+    log_ahead(connection)?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.execute_batch(
         "BEGIN IMMEDIATE;
@@ -316,6 +342,8 @@ const PAGE: usize = 500;
 const VERSION: i64 = 1;
 /// Another process that holds the file for so long is not well.
 const BUSY: Duration = Duration::from_millis(900);
+/// Between two tries of what SQLite does not wait for.
+const AGAIN: Duration = Duration::from_millis(2);
 /// How often the listening thread looks whether it is still needed.
 const LISTEN: Duration = Duration::from_millis(200);
 /// A record is smaller than this.
