@@ -1,4 +1,4 @@
-//! What stands between a fleet's workers and the origin: a gate, a learner, or a habit of others to compare with.
+//! What stands between a fleet's workers and the origin: a gate, or a habit of others to compare with.
 
 use std::{borrow::Cow, time::Duration};
 

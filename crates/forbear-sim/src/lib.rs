@@ -1,7 +1,7 @@
 //! Fleets of workers before modelled limiters, replayed from one seed in virtual time.
 //!
 //! A [`Scenario`] says what limiter, how many workers, what latencies, what work. [`run`] plays it with a [`Client`]
-//! between workers and origin: the real gate, the real learner, or one of the [`habits`] that others have. An hour of a
+//! between workers and origin: the real gate, or one of the [`habits`] that others have. An hour of a
 //! hundred thousand workers takes seconds, and the same seed gives the same run.
 //!
 //! What the client has promised is checked at every step: nothing is sent into a told pause (P1), one request probes (B1),
@@ -11,7 +11,6 @@
 
 mod client;
 mod gated;
-mod learned;
 mod limit;
 mod net;
 mod report;
@@ -27,7 +26,6 @@ pub mod sets;
 
 pub use client::{Client, Go, Reply};
 pub use gated::Gated;
-pub use learned::Learned;
 pub use limit::Optimum;
 pub use net::Latency;
 pub use report::{Report, Spike, Tally};

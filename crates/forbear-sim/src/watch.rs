@@ -37,11 +37,21 @@ pub(crate) struct Watch {
     closed_at: Option<Timestamp>,
     /// Sent since then and not answered.
     probes: u32,
+    doubt: Doubt,
+}
+
+/// Whether a told time is too long to be believed for all (P7).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Doubt {
+    None,
+    /// One request may test it.
+    Allowed,
+    Tested,
 }
 
 impl Watch {
     pub(crate) fn new(on: bool, epoch: Timestamp) -> Watch {
-        Watch { on, epoch, told_until: Timestamp::ZERO, closed_at: None, probes: 0 }
+        Watch { on, epoch, told_until: Timestamp::ZERO, closed_at: None, probes: 0, doubt: Doubt::None }
     }
 
     fn broken(&self, what: String, now: Timestamp) -> Violation {
@@ -52,7 +62,11 @@ impl Watch {
         if !self.on {
             return Ok(());
         }
-        if now < self.told_until {
+        let doubts = self.doubt == Doubt::Allowed
+            && self.closed_at.is_some_and(|closed| now.since(closed) >= LEAST_PAUSE);
+        if now < self.told_until && doubts {
+            self.doubt = Doubt::Tested;
+        } else if now < self.told_until {
             let early = self.told_until.since(now);
             return Err(self.broken(format!("P1: a request was sent {early:?} before the told time"), now));
         }
@@ -68,6 +82,9 @@ impl Watch {
     pub(crate) fn answered(&mut self, sent: Timestamp, reply: &Reply, now: Timestamp) {
         if let Some(told) = reply.told.filter(|_| reply.refused) {
             self.told_until = self.told_until.max(now.plus(told));
+            if told > LONG && self.closed_at.is_none() {
+                self.doubt = Doubt::Allowed;
+            }
         }
         let probe = self.closed_at.is_some_and(|closed| sent > closed);
         self.probes = self.probes.saturating_sub(u32::from(probe));
@@ -75,6 +92,9 @@ impl Watch {
             self.closed_at = Some(now);
         } else if probe {
             self.closed_at = None;
+            if std::mem::replace(&mut self.doubt, Doubt::None) == Doubt::Tested {
+                self.told_until = now; // the limit was that one page's
+            }
         }
     }
 
@@ -110,5 +130,9 @@ impl Watch {
     }
 }
 
+/// What is told beyond this is tested once by another item, after so long at least (P7: the default policy's `pause_cap` and
+/// `backoff_base`).
+const LONG: Duration = Duration::from_secs(300);
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
 /// Longer than every pause in the instance sets, with the probes that are needed to find its end.
 const LONGEST_SILENCE: Duration = Duration::from_secs(1800);

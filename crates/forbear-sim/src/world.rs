@@ -349,7 +349,10 @@ impl<'a, C: Client> World<'a, C> {
 
     fn wakes(&mut self, worker: u32) -> Result<(), Violation> {
         if !self.has_work() {
-            return Ok(()); // its part is done; no page comes back for a worker that never had one
+            if let Work::Stream(_) = self.scenario.work {
+                self.at(self.now.plus(IDLE), Event::Wakes(worker));
+            }
+            return Ok(()); // of a job its part is done; no page comes back for a worker that never had one
         }
         match self.client.ask(worker, self.now) {
             Go::Send(ticket) => self.send(worker, ticket)?,
@@ -391,3 +394,5 @@ impl<'a, C: Client> World<'a, C> {
 
 /// A worker that goes by its own clock looks again so often for a place on the wire.
 const FULL: Duration = Duration::from_millis(5);
+/// And so often for another page.
+const IDLE: Duration = Duration::from_millis(100);

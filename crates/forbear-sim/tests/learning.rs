@@ -1,10 +1,13 @@
-//! The learner against limiters that say nothing, and against those that say little.
+//! The gate with its learner against limiters that say nothing, and against those that say little.
 
 use std::time::Duration;
 
-use forbear_core::learn::Kind as Named;
+use forbear_core::{
+    learn::{Belief, Kind as Named},
+    policy::ScopePolicy,
+};
 use forbear_sim::{
-    Latency, Learned, Report, Scenario, TrueKind, Truth, Work, run,
+    Gated, Latency, Report, Scenario, TrueKind, Truth, Work, run,
     sets::{self, Kind},
 };
 use forbear_zoo::{Spec, Tide};
@@ -32,10 +35,14 @@ fn before(spec: &str, kind: TrueKind, rate: f64) -> Scenario {
     }
 }
 
-fn play(scenario: &Scenario) -> (Report, Learned) {
-    let mut learned = Learned::new();
-    let report = run(scenario, &mut learned).unwrap_or_else(|violation| panic!("{violation}"));
-    (report, learned)
+fn play(scenario: &Scenario) -> (Report, Gated) {
+    let mut gated = Gated::new(ScopePolicy::default(), scenario.workers);
+    let report = run(scenario, &mut gated).unwrap_or_else(|violation| panic!("{violation}"));
+    (report, gated)
+}
+
+fn belief(gated: &Gated) -> Belief {
+    gated.gates()[0].belief().expect("it has a learner")
 }
 
 #[test]
@@ -82,8 +89,8 @@ fn l3_what_punishes_is_met_rarely() {
 
 #[test]
 fn l4_a_bucket_and_its_numbers_are_named() {
-    let (_, learned) = play(&before("token-bucket:rate=20/s,burst=100", TrueKind::Bucket, 20.0));
-    let belief = learned.learner().belief();
+    let (_, gated) = play(&before("token-bucket:rate=20/s,burst=100", TrueKind::Bucket, 20.0));
+    let belief = belief(&gated);
     assert!((belief.rate / 20.0 - 1.0).abs() < 0.03, "{belief:?}");
     assert!(belief.kind.is_none_or(|kind| kind == Named::Bucket), "{belief:?}");
 }
@@ -93,8 +100,8 @@ fn l4_a_cap_on_requests_in_flight_is_found() {
     let mut scenario = before("concurrency:max=10", TrueKind::Concurrency, 100.0);
     scenario.latency.service = Duration::from_millis(150);
     scenario.truth.rate = 10.0 / 0.2;
-    let (report, learned) = play(&scenario);
-    assert!(report.late.used() >= 0.95, "{:.3} {:?}", report.late.used(), learned.learner().belief());
+    let (report, gated) = play(&scenario);
+    assert!(report.late.used() >= 0.95, "{:.3} {:?}", report.late.used(), belief(&gated));
     assert!(report.whole.refused_share() <= 0.01, "{:.4}", report.whole.refused_share());
 }
 
@@ -102,10 +109,11 @@ fn l4_a_cap_on_requests_in_flight_is_found() {
 fn l1_nothing_grows_on_no_evidence() {
     let mut scenario = before("token-bucket:rate=100/s,burst=10", TrueKind::Bucket, 100.0);
     scenario.work = Work::Stream(5.0);
-    let (report, learned) = play(&scenario);
+    let (report, gated) = play(&scenario);
     assert_eq!(report.whole.refused, 0, "it never sends more than it has");
     assert!(report.whole.used() > 0.99, "{:.3}", report.whole.used());
-    assert!(learned.learner().rate() < 1e4, "{}", learned.learner().rate());
+    let rate = gated.gates()[0].learned_rate().unwrap();
+    assert!(rate < 1e4, "{rate}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use forbear_core::{policy::ScopePolicy, time::Timestamp};
 use forbear_sim::{
-    Bin, Client, Gated, Go, Learned, Reply, Scenario, Trace, Work,
+    Bin, Client, Gated, Go, Reply, Scenario, Trace, Work,
     habits::{Alone, Oracle, Retry},
     run, run_traced,
     sets::{self, Kind},
@@ -17,16 +17,18 @@ fn short(kind: Kind, index: u32, told: bool) -> Scenario {
     Scenario { run_for: 600 * S, workers: 100, ..sets::set_a(kind, index, told) }
 }
 
+fn gate() -> Gated {
+    Gated::new(ScopePolicy::default(), 100)
+}
+
 #[test]
 fn p1_b1_nothing_is_sent_into_a_told_pause_and_one_request_probes() {
     for kind in Kind::ALL {
         for index in [0, 2] {
             for told in [false, true] {
                 let scenario = short(kind, index, told);
-                let gate = run(&scenario, &mut Gated::new(ScopePolicy::default(), 100));
-                assert!(gate.is_ok(), "gate, {kind} {index} {told}: {}", gate.unwrap_err());
-                let learned = run(&scenario, &mut Learned::new());
-                assert!(learned.is_ok(), "learner, {kind} {index} {told}: {}", learned.unwrap_err());
+                let gate = run(&scenario, &mut gate());
+                assert!(gate.is_ok(), "{kind} {index} {told}: {}", gate.unwrap_err());
             }
         }
     }
@@ -41,7 +43,7 @@ fn p8_j5_a_crash_shortens_no_pause_and_loses_no_page() {
             crashes: (1..8).map(|n| n * 7 * S).collect(),
             ..short(Kind::FixedWindow, index, true)
         };
-        let report = run(&scenario, &mut Gated::new(ScopePolicy::default(), 100));
+        let report = run(&scenario, &mut gate());
         let report = report.unwrap_or_else(|violation| panic!("{index}: {violation}"));
         assert!(report.done >= 2000, "{index}: {}", report.done);
     }
@@ -50,9 +52,9 @@ fn p8_j5_a_crash_shortens_no_pause_and_loses_no_page() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     let scenario = short(Kind::Waves, 1, false);
-    let [one, two] = [(); 2].map(|()| run(&scenario, &mut Learned::new()).unwrap());
+    let [one, two] = [(); 2].map(|()| run(&scenario, &mut gate()).unwrap());
     assert_eq!(one, two);
-    let other = run(&Scenario { seed: 8, ..scenario }, &mut Learned::new()).unwrap();
+    let other = run(&Scenario { seed: 8, ..scenario }, &mut gate()).unwrap();
     assert_ne!(one, other);
 }
 
@@ -71,9 +73,9 @@ fn nobody_gets_on_before_a_penalty_that_each_retry_prolongs() {
     let scenario = Scenario { workers: 50, ..short(Kind::Penalty, 1, false) };
     let alone = run(&scenario, &mut Alone::new(Retry::Every(2 * S), 50)).unwrap();
     assert!(alone.whole.refused_share() > 0.9, "{}", alone.whole.refused_share());
-    let learned = run(&scenario, &mut Learned::new()).unwrap();
-    assert!(learned.whole.refused_share() < 0.01, "{}", learned.whole.refused_share());
-    assert!(learned.done > 10 * alone.done, "{} against {}", learned.done, alone.done);
+    let gate = run(&scenario, &mut gate()).unwrap();
+    assert!(gate.whole.refused_share() < 0.01, "{}", gate.whole.refused_share());
+    assert!(gate.done > 10 * alone.done, "{} against {}", gate.done, alone.done);
 }
 
 /// Says that it forbears, and does not.
@@ -102,9 +104,9 @@ fn a_broken_promise_is_noticed() {
 #[test]
 fn a_trace_holds_every_request_and_changes_nothing() {
     let scenario = short(Kind::FixedWindow, 0, true);
-    let plain = run(&scenario, &mut Gated::new(ScopePolicy::default(), 100)).unwrap();
+    let plain = run(&scenario, &mut gate()).unwrap();
     let mut trace = Trace::new();
-    let traced = run_traced(&scenario, &mut Gated::new(ScopePolicy::default(), 100), &mut trace).unwrap();
+    let traced = run_traced(&scenario, &mut gate(), &mut trace).unwrap();
     assert_eq!(plain, traced);
     let sum = |of: fn(&Bin) -> u32| trace.bins().iter().map(|bin| u64::from(of(bin))).sum::<u64>();
     assert_eq!(sum(|bin| bin.sent), traced.sent);

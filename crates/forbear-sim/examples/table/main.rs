@@ -3,9 +3,10 @@
 //! ```text
 //! cargo run --release -p forbear-sim --example table -- write                # all of it, into docs/reference/learning-figures.md
 //! cargo run --release -p forbear-sim --example table -- told gate            # set A with Retry-After, one client
-//! cargo run --release -p forbear-sim --example table -- silent learner fixed-window      # each instance of one kind
+//! cargo run --release -p forbear-sim --example table -- silent gate fixed-window         # each instance of one kind
 //! cargo run --release -p forbear-sim --example table -- silent gate fixed-window 7       # one instance: a replay
 //! cargo run --release -p forbear-sim --example table -- held told gate       # the set that nothing is tuned on
+//! cargo run --release -p forbear-sim --example table -- further 3 told gate  # another draw, to tune on
 //! cargo run --release -p forbear-sim --example table -- wide silent gate     # set B
 //! cargo run --release -p forbear-sim --example table -- jobs gate            # short jobs, each
 //! cargo run --release -p forbear-sim --example table -- rows gate            # bans, tenants, nodes, each
@@ -37,8 +38,16 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["load"] => load(),
         ["write", path @ ..] => page::write(path.first().copied()),
-        ["jobs", client] => print(show::jobs(client, true)),
+        ["jobs", client] => {
+            let runs = show::play_jobs(client);
+            show::each_job(&runs);
+            print(show::jobs(&runs))
+        }
         ["rows", client] => print(show::rows(client)),
+        ["further", draw, rest @ ..] => match draw.parse() {
+            Ok(draw) => tables(Set::Further(draw), rest),
+            Err(_) => wrong("a further draw has a number"),
+        },
         ["held", rest @ ..] => tables(Set::Held, rest),
         ["wide", rest @ ..] => tables(Set::Wide, rest),
         rest => tables(Set::A, rest),
@@ -78,7 +87,7 @@ fn tables(set: Set, args: &[&str]) -> ExitCode {
             if args.len() > 2 {
                 show::each(&rows);
             }
-            println!("\n{client}, {}\n\n{}", if told { "told" } else { "silent" }, show::set(&kinds, &rows));
+            println!("\n{client}, {}\n\n{}", if told { "told" } else { "silent" }, show::set(&rows));
             println!("{}", show::names(&rows));
             broken += rows.iter().filter(|row| row.result.is_err()).count();
         }

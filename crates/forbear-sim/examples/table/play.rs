@@ -8,21 +8,23 @@ use std::{
     time::Duration,
 };
 
-use forbear_core::{learn::Belief, policy::ScopePolicy};
+use forbear_core::{gate::Gate, learn::Belief, policy::ScopePolicy};
 use forbear_sim::{
-    Gated, Learned, Report, Scenario, Violation,
+    Gated, Report, Scenario, Violation,
     habits::{Aimd, Alone, Cubic, Oracle, Retry},
     run,
     sets::{self, Kind},
 };
 
-pub(crate) const CLIENTS: [&str; 7] = ["learner", "gate", "every-2s", "jitter", "aimd", "cubic", "oracle"];
+pub(crate) const CLIENTS: [&str; 6] = ["gate", "every-2s", "jitter", "aimd", "cubic", "oracle"];
 
 /// Where instances come from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Set {
     A,
     Held,
+    /// A further draw, by its number.
+    Further(u32),
     Wide,
 }
 
@@ -31,15 +33,26 @@ impl Set {
         if self == Set::Wide { &sets::WIDE_KINDS } else { &Kind::ALL }
     }
 
+    /// Those that can tell a wait, if it is `told`.
+    pub(crate) fn kinds_of(self, told: bool) -> Vec<Kind> {
+        self.kinds().iter().copied().filter(|kind| !told || kind.tells()).collect()
+    }
+
+    /// All of it, played.
+    pub(crate) fn rows(self, client: &str, told: bool) -> Vec<Row> {
+        play(client, self, &self.kinds_of(told), told, None)
+    }
+
     fn each(self) -> u32 {
         if self == Set::Wide { sets::WIDE_EACH } else { sets::EACH }
     }
 
-    fn word(self) -> &'static str {
+    fn words(self) -> String {
         match self {
-            Set::A => "",
-            Set::Held => "held ",
-            Set::Wide => "wide ",
+            Set::A => String::new(),
+            Set::Held => "held ".to_owned(),
+            Set::Further(draw) => format!("further {draw} "),
+            Set::Wide => "wide ".to_owned(),
         }
     }
 
@@ -47,6 +60,7 @@ impl Set {
         match self {
             Set::A => sets::set_a(kind, index, told),
             Set::Held => sets::held_out(kind, index, told),
+            Set::Further(draw) => sets::further(draw, kind, index, told),
             Set::Wide => sets::set_b(kind, index, told),
         }
     }
@@ -74,7 +88,7 @@ pub(crate) fn play(client: &str, set: Set, kinds: &[Kind], told: bool, only: Opt
         if let Err(violation) = &result {
             eprintln!("{kind} {index}: {violation}");
             let hint = if told { "told" } else { "silent" };
-            eprintln!("  replay: table -- {}{hint} {client} {kind} {index}", set.word());
+            eprintln!("  replay: table -- {}{hint} {client} {kind} {index}", set.words());
         }
         Row { kind: *kind, index: *index, scenario, result, belief }
     });
@@ -107,12 +121,11 @@ pub(crate) fn spread<T: Sync, R: Send>(cases: &[T], play: impl Fn(&T) -> R + Syn
 pub(crate) fn one(client: &str, scenario: &Scenario) -> (Result<Report, Violation>, Option<Belief>) {
     let mut scenario = scenario.clone();
     let result = match client {
-        "learner" => {
-            let mut learned = Learned::new();
-            let result = run(&scenario, &mut learned);
-            return (result, Some(learned.learner().belief()));
+        "gate" => {
+            let mut gated = Gated::new(ScopePolicy::default(), scenario.workers);
+            let result = run(&scenario, &mut gated);
+            return (result, gated.gates().first().and_then(Gate::belief));
         }
-        "gate" => run(&scenario, &mut Gated::new(ScopePolicy::default(), scenario.workers)),
         "every-2s" => {
             scenario.workers = scenario.workers.min(50);
             run(&scenario, &mut Alone::new(Retry::Every(Duration::from_secs(2)), scenario.workers))

@@ -4,13 +4,15 @@ use std::fmt::Write;
 
 use forbear_core::learn::Kind as Named;
 use forbear_sim::{
-    Report, TrueKind,
-    sets::{self, Kind},
+    Report, TrueKind, Violation,
+    sets::{self, Job, RowCase},
 };
 
 use crate::play::{self, Row};
 
 const NONE: &str = "-";
+/// A job is quick that takes no longer than this, by the oracle's time.
+const QUICK: f64 = 1.15;
 
 fn sorted(reports: &[&Report], of: impl Fn(&Report) -> f64) -> Vec<f64> {
     let mut values: Vec<f64> = reports.iter().map(|report| of(report)).collect();
@@ -19,7 +21,7 @@ fn sorted(reports: &[&Report], of: impl Fn(&Report) -> f64) -> Vec<f64> {
 }
 
 /// Whole runs and late ones that met both targets, of all.
-pub(crate) fn met(rows: &[&Row]) -> (usize, usize, usize) {
+pub(crate) fn met(rows: &[Row]) -> (usize, usize, usize) {
     let reports = rows.iter().filter_map(|row| row.result.as_ref().ok());
     reports.fold((0, 0, rows.len()), |(whole, late, all), report| {
         (
@@ -30,8 +32,8 @@ pub(crate) fn met(rows: &[&Row]) -> (usize, usize, usize) {
     })
 }
 
-/// Median and worst of what was used, median and worst of what was refused, in percent.
-pub(crate) fn spread(rows: &[&Row]) -> (f64, f64, f64, f64, f64) {
+/// Median, tenth percentile and worst of what was used; median and worst of what was refused, in percent.
+pub(crate) fn spread(rows: &[Row]) -> (f64, f64, f64, f64, f64) {
     let reports: Vec<&Report> = rows.iter().filter_map(|row| row.result.as_ref().ok()).collect();
     let used = sorted(&reports, |report| report.whole.used());
     let refused = sorted(&reports, |report| 100.0 * report.whole.refused_share());
@@ -47,24 +49,21 @@ pub(crate) fn spread(rows: &[&Row]) -> (f64, f64, f64, f64, f64) {
 }
 
 /// One set, a line for each kind.
-pub(crate) fn set(kinds: &[Kind], rows: &[Row]) -> String {
+pub(crate) fn set(rows: &[Row]) -> String {
     let mut text = String::from(
         "| kind | used: median | p10 | worst | refused %: median | worst | both targets, whole run | after the first quarter |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    let line = |name: &str, rows: &[&Row]| {
+    let line = |name: &str, rows: &[Row]| {
         let ((median, p10, worst, refused, most), (whole, late, n)) = (spread(rows), met(rows));
         format!(
             "| {name} | {median:.3} | {p10:.3} | {worst:.3} | {refused:.2} | {most:.2} | {whole}/{n} | {late}/{n} |\n"
         )
     };
-    for kind in kinds {
-        let of_kind: Vec<&Row> = rows.iter().filter(|row| row.kind == *kind).collect();
-        if !of_kind.is_empty() {
-            text += &line(kind.name(), &of_kind);
-        }
+    for rows in rows.chunk_by(|a, b| a.kind == b.kind) {
+        text += &line(rows[0].kind.name(), rows);
     }
-    text += &line("**together**", &rows.iter().collect::<Vec<_>>());
+    text += &line("**together**", rows);
     text
 }
 
@@ -102,7 +101,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub(crate) fn count(rows: &[&Row]) -> Names {
+    pub(crate) fn count(rows: &[Row]) -> Names {
         let mut names = Names::default();
         for row in rows.iter().filter(|row| row.kind.is_static() && row.belief.is_some()) {
             names.all += 1;
@@ -137,7 +136,7 @@ impl Names {
 
 /// How often a kind was named, and named right, with the right numbers (L4).
 pub(crate) fn names(rows: &[Row]) -> String {
-    let names = Names::count(&rows.iter().collect::<Vec<_>>());
+    let names = Names::count(rows);
     if names.all == 0 {
         return String::new();
     }
@@ -189,52 +188,95 @@ pub(crate) fn wide_bound(row: &Row, report: &Report) -> f64 {
     0.01 * seen + 3.0 + f64::from(report.first_flight) + doublings
 }
 
-/// Short jobs: a line for each limiter, or for `each` pace of it.
-pub(crate) fn jobs(client: &str, each: bool) -> String {
+/// A short job, and what came of it.
+pub(crate) type JobRun = (Job, Result<Report, Violation>);
+
+pub(crate) fn play_jobs(client: &str) -> Vec<JobRun> {
     let jobs = sets::jobs();
     let runs = play::spread(&jobs, |job| play::one(client, &job.scenario).0);
+    jobs.into_iter().zip(runs).collect()
+}
+
+/// Its time by the oracle's, and whether it was refused no more than 1 %, 3, and what was on the wire.
+fn judged(job: &Job, report: &Report) -> (f64, bool) {
+    let seen = (report.whole.served + report.whole.refused) as f64;
+    let allowed = 0.01 * seen + 3.0 + f64::from(report.first_flight);
+    (report.took.as_secs_f64() / job.oracle(), report.whole.refused as f64 <= allowed)
+}
+
+/// Jobs within 1.15 of the oracle's time, jobs that were refused no more than they may be, and all; a job that never ended is
+/// neither.
+pub(crate) fn jobs_met(runs: &[JobRun]) -> (usize, usize, usize) {
+    let done = runs.iter().filter_map(|(job, run)| Some(judged(job, run.as_ref().ok()?)));
+    done.fold((0, 0, runs.len()), |(fast, few, all), (ratio, calm)| {
+        (fast + usize::from(ratio <= QUICK), few + usize::from(calm), all)
+    })
+}
+
+/// Each job, to the standard error.
+pub(crate) fn each_job(runs: &[JobRun]) {
+    for (job, run) in runs {
+        match run {
+            Ok(report) => eprintln!(
+                "{} at {}/s: {:.1} s, oracle {:.1} s, {:.2}; {} refused, {} on the wire",
+                job.name,
+                job.rate,
+                report.took.as_secs_f64(),
+                job.oracle(),
+                judged(job, report).0,
+                report.whole.refused,
+                report.first_flight,
+            ),
+            Err(violation) => eprintln!("{} at {}/s: {violation}", job.name, job.rate),
+        }
+    }
+}
+
+/// Short jobs: a line for each limiter.
+pub(crate) fn jobs(runs: &[JobRun]) -> String {
     let mut text = String::from(
         "| limiter | time by the oracle's: best | worst | within 1.15 | refused: most | within 1 % + 3 + in flight | bans |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    let (mut fast, mut few, mut all) = (0, 0, 0);
-    let mut at = 0;
-    while at < jobs.len() {
-        let name = jobs[at].name;
-        let n = jobs[at..].iter().take_while(|job| job.name == name).count();
-        let (mut best, mut worst, mut quick, mut calm, mut most, mut bans) =
-            (f64::INFINITY, 0f64, 0, 0, 0, 0);
-        for (job, run) in jobs[at..at + n].iter().zip(&runs[at..at + n]) {
-            let Ok(report) = run else {
-                eprintln!("{name} at {}/s: {run:?}", job.rate);
-                continue;
-            };
-            let ratio = report.took.as_secs_f64() / job.oracle();
-            let seen = (report.whole.served + report.whole.refused) as f64;
-            let allowed = 0.01 * seen + 3.0 + f64::from(report.first_flight);
-            if each {
-                eprintln!(
-                    "{name} at {}/s: {:.1} s, oracle {:.1} s, {} refused, {allowed:.0} allowed",
-                    job.rate,
-                    report.took.as_secs_f64(),
-                    job.oracle(),
-                    report.whole.refused,
-                );
-            }
-            (best, worst) = (best.min(ratio), worst.max(ratio));
-            quick += usize::from(ratio <= 1.15);
-            calm += usize::from(report.whole.refused as f64 <= allowed);
-            most = most.max(report.whole.refused);
-            bans = bans.max(report.bans);
-        }
-        let bans = if name.contains("ban") { bans.to_string() } else { NONE.to_owned() };
+    for runs in runs.chunk_by(|a, b| a.0.name == b.0.name) {
+        let reports = || runs.iter().filter_map(|(job, run)| Some((job, run.as_ref().ok()?)));
+        let ratios = || reports().map(|(job, report)| judged(job, report).0);
+        let (best, worst) = (ratios().fold(f64::INFINITY, f64::min), ratios().fold(0.0, f64::max));
+        let (fast, few, all) = jobs_met(runs);
+        let most = reports().map(|(_, report)| report.whole.refused).max().unwrap_or(0);
+        let name = runs[0].0.name;
+        let bans = reports().map(|(_, report)| report.bans).max().filter(|_| name.contains("ban"));
+        let bans = bans.map_or(NONE.to_owned(), |bans| bans.to_string());
         let _ = writeln!(
             text,
-            "| {name} | {best:.2} | {worst:.2} | {quick}/{n} | {most} | {calm}/{n} | {bans} |"
+            "| {name} | {best:.2} | {worst:.2} | {fast}/{all} | {most} | {few}/{all} | {bans} |"
         );
-        (fast, few, all, at) = (fast + quick, few + calm, all + n, at + n);
     }
+    let (fast, few, all) = jobs_met(runs);
     let _ = writeln!(text, "| **together** | | | {fast}/{all} | | {few}/{all} | |");
+    text
+}
+
+/// The cases that are like none of the sets, as others meet them: used, and refused in percent.
+pub(crate) fn rows_of_all(clients: &[&str]) -> String {
+    let cases = sets::rows();
+    let pairs: Vec<(&RowCase, &str)> =
+        cases.iter().flat_map(|case| clients.iter().map(move |client| (case, *client))).collect();
+    let runs = play::spread(&pairs, |(case, client)| play::one(client, &case.scenario).0);
+    let mut text = format!("| case | {} |\n|{}\n", clients.join(" | "), " --- |".repeat(clients.len() + 1));
+    for (case, runs) in cases.iter().zip(runs.chunks(clients.len())) {
+        text += &format!("| {} |", case.name);
+        for run in runs {
+            text += &match run {
+                Ok(report) => {
+                    let refused = 100.0 * report.whole.refused_share();
+                    format!(" {:.2}, {refused:.1} % |", report.whole.used())
+                }
+                Err(_) => " never got on |".to_owned(),
+            };
+        }
+        text.push('\n');
+    }
     text
 }
 

@@ -105,6 +105,13 @@ pub fn held_out(kind: Kind, index: u32, told: bool) -> Scenario {
     drawn(kind, 0x0e1d_0000 + kind as u64 * 1000 + u64::from(index), told)
 }
 
+/// Instance `index` of `kind` in a further draw of the same ranges, for whoever changes the learner: what is better on one
+/// set only is chance.
+#[must_use]
+pub fn further(draw: u32, kind: Kind, index: u32, told: bool) -> Scenario {
+    drawn(kind, 0xf0_0000_0000 + u64::from(draw) * 100_000 + kind as u64 * 1000 + u64::from(index), told)
+}
+
 fn drawn(kind: Kind, seed: u64, told: bool) -> Scenario {
     let mut draw = Draw(SplitMix64::new(seed));
     draw.0.next_u64();
