@@ -4,7 +4,6 @@ use std::io;
 
 use super::{
     Inner,
-    keep::NOBODYS,
     link::{Link, LinkError, Write},
     record::KEPT_MAX,
 };
@@ -12,23 +11,19 @@ use super::{
 impl<L: Link> Inner<L> {
     /// The store's key; made if it has none.
     pub(super) async fn account_key(&self) -> Result<[u8; 32], LinkError> {
-        loop {
-            let look =
-                Write { key: KEY.to_owned(), expect: NOBODYS.to_vec(), value: Vec::new(), keep: KEPT_MAX };
-            let found = self.swap(&[look], false).await?.found.and_then(|mut all| all.pop()).flatten();
-            let (expect, key) = match found {
-                // Written again, it has its whole time before it.
-                Some(value) => match <[u8; 32]>::try_from(value.as_slice()) {
-                    Ok(key) => (value, key),
-                    Err(_) => (value, self.secret.get().copied().map_or_else(fresh, Ok)?),
-                },
-                None => (Vec::new(), self.secret.get().copied().map_or_else(fresh, Ok)?),
-            };
-            let write = Write { key: KEY.to_owned(), expect, value: key.to_vec(), keep: KEPT_MAX };
-            if self.swap(&[write], false).await?.found.is_none() {
-                return Ok(*self.secret.get_or_init(|| key));
+        let own = self.secret.get().copied().map_or_else(fresh, Ok)?;
+        // What the store is believed to have; nothing, until it says otherwise.
+        let mut there = Vec::new();
+        for _ in 0..TRIES {
+            // A key that is there is written again: so it has its whole time before it.
+            let key = <[u8; 32]>::try_from(there.as_slice()).unwrap_or(own);
+            let write = Write { key: KEY.to_owned(), expect: there, value: key.to_vec(), keep: KEPT_MAX };
+            match self.swap(&[write], false).await?.found {
+                None => return Ok(*self.secret.get_or_init(|| key)),
+                Some(mut found) => there = found.pop().flatten().unwrap_or_default(),
             }
         }
+        Err(LinkError::Io(io::Error::other(format!("its key of accounts, {KEY}, cannot be set"))))
     }
 }
 
@@ -39,5 +34,7 @@ fn fresh() -> Result<[u8; 32], LinkError> {
     made.map_err(|error| LinkError::Io(io::Error::other(error)))
 }
 
+/// Somebody else may be first a few times, not so often.
+const TRIES: u32 = 64;
 /// No scope is called so.
 pub(super) const KEY: &str = "account-key";

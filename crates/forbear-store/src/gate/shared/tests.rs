@@ -152,6 +152,29 @@ async fn turns(count: u32) {
     }
 }
 
+#[tokio::test]
+async fn s2_members_agree_on_the_key_of_accounts_whatever_it_begins_with() {
+    // What stands where a key should be is nobody's key: shorter or longer than one.
+    for there in [None, Some(vec![b'?'; 32]), Some(vec![b'?'; 33]), Some(b"0123".to_vec())] {
+        let world = Arc::new(World::default());
+        *world.delays.lock() = Delays::Random(fastrand::Rng::with_seed(7), 4);
+        let kept = there.as_ref().filter(|key| key.len() == 32).cloned();
+        if let Some(there) = there {
+            world.values.lock().insert(super::secret::KEY.to_owned(), there);
+        }
+        let members = [world.member(), world.member(), world.member()];
+        let [one, two, three] = members.each_ref().map(|member| member.account_key());
+        let (one, two, three) = tokio::join!(one, two, three);
+        let key = one.unwrap();
+        assert!(kept.is_none_or(|kept| kept == key), "a key that is there is kept");
+        assert_eq!((two.unwrap(), three.unwrap()), (key, key));
+    }
+    // Nothing can be set where an empty value stands: said, not tried for ever.
+    let world = Arc::new(World::default());
+    world.values.lock().insert(super::secret::KEY.to_owned(), Vec::new());
+    assert!(world.member().account_key().await.is_err());
+}
+
 /// A member gives a place back, and takes it again while that is under way: nobody else may have it meanwhile.
 #[tokio::test]
 async fn c2_a_place_that_is_being_given_back_is_not_used() {
