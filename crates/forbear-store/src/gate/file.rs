@@ -171,7 +171,7 @@ fn swap(connection: &mut Connection, writes: &[Write]) -> Result<Reply, rusqlite
         None => write.expect.is_empty(),
     };
     if !writes.iter().zip(&found).all(expected) {
-        return Ok(Reply { time, found: Some(found) });
+        return Ok(Reply { time: Some(time), found: Some(found) });
     }
     for write in writes.iter().filter(|write| !write.value.is_empty()) {
         let mut set = transaction
@@ -179,7 +179,7 @@ fn swap(connection: &mut Connection, writes: &[Write]) -> Result<Reply, rusqlite
         set.execute((&write.key, &write.value, number(time.plus(write.keep))))?;
     }
     transaction.commit()?;
-    Ok(Reply { time, found: None })
+    Ok(Reply { time: Some(time), found: None })
 }
 
 /// The file's present moment: its boot clock carried on, or the wall clock after another boot. It never goes back.

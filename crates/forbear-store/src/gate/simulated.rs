@@ -221,7 +221,7 @@ impl Inner {
             Some(value) => !write.expect.is_empty() && value.starts_with(&write.expect),
         });
         if !as_expected {
-            return Reply { time, found: Some(writes.iter().map(known).collect()) };
+            return Reply { time: Some(time), found: Some(writes.iter().map(known).collect()) };
         }
         for write in writes.iter().filter(|write| !write.value.is_empty()) {
             let keep = write.keep.max(Duration::from_millis(1));
@@ -230,7 +230,7 @@ impl Inner {
                 self.call(write);
             }
         }
-        Reply { time, found: None }
+        Reply { time: Some(time), found: None }
     }
 
     /// Calls a value out to everybody, each in his own time.

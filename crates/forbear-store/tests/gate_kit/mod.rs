@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod redis;
+pub(crate) mod several;
 
 use std::{
     future::Future,

@@ -27,6 +27,8 @@ pub(super) struct StoreClock {
     tick: Tick,
     anchor: Mutex<Anchor>,
     last: AtomicU64,
+    /// When the store told its time last, on the monotonic clock.
+    told_us: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +43,7 @@ struct Anchor {
 
 impl StoreClock {
     pub(super) fn new(tick: Tick) -> StoreClock {
-        StoreClock { tick, anchor: Mutex::default(), last: AtomicU64::new(0) }
+        StoreClock { tick, anchor: Mutex::default(), last: AtomicU64::new(0), told_us: AtomicU64::new(0) }
     }
 
     /// A reading of the monotonic clock, in microseconds.
@@ -51,6 +53,7 @@ impl StoreClock {
 
     /// An answer that was asked for at `sent_us`, came in at `received_us`, and told the store's time.
     pub(super) fn observe(&self, store: Timestamp, sent_us: u64, received_us: u64) {
+        self.told_us.fetch_max(received_us, Relaxed);
         let mut anchor = self.anchor.lock();
         let store_us = store.as_micros();
         let known = anchor.store_us != 0;
@@ -74,6 +77,11 @@ impl StoreClock {
         Timestamp::from_micros(self.last.fetch_max(now, Relaxed).max(now))
     }
 
+    /// Whether the store should be asked for its time, since it has not told it for so long.
+    pub(super) fn is_old(&self) -> bool {
+        self.tick().saturating_sub(self.told_us.load(Relaxed)) > OLD_US
+    }
+
     /// What our moments are ahead of the store's by, since its clock went back.
     pub(super) fn ahead_us(&self) -> i64 {
         i64::try_from(self.anchor.lock().ahead_us).unwrap_or(i64::MAX)
@@ -89,6 +97,8 @@ impl StoreClock {
 const STEP_US: u64 = 2_000_000;
 /// Two clocks are apart by some milliseconds after this.
 const DRIFTED_US: u64 = 30_000_000;
+/// Two clocks are apart by less than a timer is late after this.
+const OLD_US: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {

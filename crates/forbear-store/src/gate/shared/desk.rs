@@ -115,7 +115,14 @@ impl<L: Link> Desk<L> {
     async fn swap(&self, writes: &[Write]) -> Result<(Timestamp, Option<Vec<Option<Vec<u8>>>>), StoreError> {
         let answer = tokio::time::timeout(self.patience, self.link.swap(writes, true)).await;
         let reply = answer.unwrap_or(Err(LinkError::Hung))?;
-        Ok((reply.time, reply.found))
+        let now = match reply.time {
+            Some(now) => now,
+            None => {
+                let clock = tokio::time::timeout(self.patience, self.link.swap(&[], false)).await;
+                clock.unwrap_or(Err(LinkError::Hung))?.time.unwrap_or_default()
+            }
+        };
+        Ok((now, reply.found))
     }
 }
 

@@ -284,10 +284,7 @@ impl Entry {
 
     /// The store has another record than was thought. True if it has lost what this member remembers.
     pub(super) fn rebase(&mut self, theirs: Record, now: Timestamp, was_lost: bool) -> bool {
-        let lost = self
-            .base
-            .as_ref()
-            .is_some_and(|base| base.lineage != theirs.lineage || theirs.revision < base.revision);
+        let lost = self.is_lost_in(&theirs);
         let mut local = if lost {
             reassert(&self.local, &theirs.state)
         } else {
@@ -407,6 +404,13 @@ impl Entry {
         self.base
             .as_ref()
             .is_none_or(|base| base.lineage != record.lineage || record.revision > base.revision)
+    }
+
+    /// Whether the store has less than it had: another life of the scope, or an older record.
+    pub(super) fn is_lost_in(&self, record: &Record) -> bool {
+        self.base
+            .as_ref()
+            .is_some_and(|base| base.lineage != record.lineage || record.revision < base.revision)
     }
 
     /// What is here should go to the store at once.

@@ -1,7 +1,7 @@
 //! One compare-and-set under way. It is carried out by a task of its own, so that whoever asked may be dropped at any
 //! moment: a start that nobody waits for any more is given back, and what was reported stays reported.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use forbear_core::{gate::State, scope::ScopeKey};
 use parking_lot::Mutex;
@@ -17,14 +17,21 @@ use super::{
 /// What is to become of several scopes at once.
 pub(super) struct Flight {
     pub(super) parts: Vec<Part>,
-    /// What the store is told, of the parts that it knows.
-    pub(super) writes: Vec<Write>,
+    /// What lies in one place is written at once, one place after the other.
+    pub(super) legs: Vec<Leg>,
     /// Others wait for it.
     pub(super) tell: bool,
     /// How often the store had been lost when it was asked.
     pub(super) losses: u64,
     progress: Mutex<Progress>,
     done: Notify,
+}
+
+/// The parts of a flight that lie in one place.
+pub(super) struct Leg {
+    pub(super) parts: Range<usize>,
+    /// What the store is told of each.
+    pub(super) writes: Vec<Write>,
 }
 
 /// What is to become of one scope.
@@ -35,6 +42,15 @@ pub(super) struct Part {
     /// None: it is nobody else's, or only compared.
     pub(super) record: Option<(Record, Option<Slots>)>,
     pub(super) private: bool,
+    /// Where it lies, after how many of the flight lie there.
+    pub(super) place: (usize, String),
+}
+
+impl Part {
+    /// A part that leaves the scope as it is.
+    pub(super) fn still(key: ScopeKey, state: State, private: bool) -> Part {
+        Part { key, after: state.clone(), before: state, record: None, private, place: Default::default() }
+    }
 }
 
 /// How a flight ended.
@@ -55,8 +71,8 @@ enum Progress {
 }
 
 impl Flight {
-    pub(super) fn new(parts: Vec<Part>, writes: Vec<Write>, tell: bool, losses: u64) -> Flight {
-        Flight { parts, writes, tell, losses, progress: Mutex::new(Progress::Flying), done: Notify::new() }
+    pub(super) fn new(parts: Vec<Part>, legs: Vec<Leg>, tell: bool, losses: u64) -> Flight {
+        Flight { parts, legs, tell, losses, progress: Mutex::new(Progress::Flying), done: Notify::new() }
     }
 
     /// It has landed; false if nobody is there to hear it.
@@ -70,6 +86,21 @@ impl Flight {
         self.done.notify_one();
         heard
     }
+}
+
+/// Puts what lies in one place side by side, and last where most of it lies: what lies elsewhere is reserved first (S1). Scopes
+/// of this process alone lie nowhere, and come before all.
+pub(super) fn by_place(parts: &mut [Part], place: impl Fn(&str) -> String) {
+    if parts.iter().filter(|part| !part.private).count() < 2 {
+        parts.sort_by_key(|part| !part.private);
+        return;
+    }
+    let places: Vec<String> = parts.iter().map(|part| place(part.key.as_str())).collect();
+    let count = |place: &String| places.iter().filter(|other| *other == place).count();
+    for (part, at) in parts.iter_mut().zip(&places) {
+        part.place = (count(at), at.clone());
+    }
+    parts.sort_by(|a, b| (!a.private, &a.place).cmp(&(!b.private, &b.place)));
 }
 
 /// Whether a request starts with these changes.

@@ -1,8 +1,8 @@
 //! What a member does by itself: hears what the store calls, sends what is due, goes on alone and comes back (F1).
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, Weak},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -21,6 +21,10 @@ impl<L: Link> Inner<L> {
     pub(super) fn hear(&self, push: Push) {
         let (key, value) = match push {
             Push::Value(key, value) => (ScopeKey::from_text(&key), value),
+            Push::Missed => {
+                self.missed.store(true, Relaxed);
+                return self.urgent.notify_one();
+            }
             Push::Gone(error) => return self.lose(&error, None),
         };
         let now = self.clock.now();
@@ -80,42 +84,57 @@ impl<L: Link> Inner<L> {
     async fn rejoin(self: &Arc<Self>) -> Result<(), LinkError> {
         self.link.reconnect().await?;
         self.swap(&[], false).await?;
-        let known: Vec<ScopeKey> = {
-            let table = self.table.lock();
-            table.entries.iter().filter(|(_, entry)| !entry.is_local()).map(|(key, _)| key.clone()).collect()
-        };
-        for keys in known.chunks(AT_ONCE) {
-            let looks: Vec<Write> = keys
-                .iter()
-                .map(|key| Write {
-                    key: key.as_str().to_owned(),
-                    expect: NOBODYS.to_vec(),
-                    value: Vec::new(),
-                    keep: Duration::ZERO,
-                })
-                .collect();
-            let found = self.swap(&looks, false).await?.found.unwrap_or_default();
-            let now = self.clock.now();
-            let mut table = self.table.lock();
-            for (key, value) in keys.iter().zip(found) {
-                let Some(entry) = table.entries.get_mut(key) else { continue };
-                let record = value.and_then(|value| Record::decode(&value).ok());
-                match record {
-                    Some(mut record) => {
-                        record.shift(self.moved_us(&record, now));
-                        let _ = entry.rebase(record, now, true);
-                    }
-                    None => drop(entry.vanished(now)),
-                }
-                entry.hurry();
-                table.active.push(key.clone());
-            }
-        }
+        self.read_again(true).await?;
         let after = {
             let mut table = self.table.lock();
             table.alone.take().map(|since| self.clock.now().since(since)).unwrap_or_default()
         };
         (self.options.events)(SharedEvent::Back { after });
+        Ok(())
+    }
+
+    /// Takes in what the store has of every scope that is known here.
+    async fn read_again(self: &Arc<Self>, was_lost: bool) -> Result<(), LinkError> {
+        let mut places: HashMap<String, Vec<ScopeKey>> = HashMap::new();
+        {
+            let table = self.table.lock();
+            for (key, _) in table.entries.iter().filter(|(_, entry)| !entry.is_local()) {
+                places.entry(self.link.place(key.as_str())).or_default().push(key.clone());
+            }
+        }
+        let look = |key: &ScopeKey| Write {
+            key: key.as_str().to_owned(),
+            expect: NOBODYS.to_vec(),
+            value: Vec::new(),
+            keep: Duration::ZERO,
+        };
+        for keys in places.values().flat_map(|keys| keys.chunks(AT_ONCE)) {
+            let looks: Vec<Write> = keys.iter().map(look).collect();
+            let found = self.swap(&looks, false).await?.found.unwrap_or_default();
+            let now = self.clock.now();
+            let mut changed = Changes::new();
+            let mut table = self.table.lock();
+            for (key, value) in keys.iter().zip(found) {
+                let Some(entry) = table.entries.get_mut(key) else { continue };
+                if !was_lost && entry.flying.is_some() {
+                    continue; // its answer says what the store has
+                }
+                let record = value.as_deref().and_then(|value| Record::decode(value).ok());
+                match record {
+                    Some(mut record) if was_lost => {
+                        record.shift(self.moved_us(&record, now));
+                        let _ = entry.rebase(record, now, true);
+                    }
+                    None if was_lost => drop(entry.vanished(now)),
+                    Some(record) if !entry.is_news(&record) && !entry.is_lost_in(&record) => continue,
+                    _ => self.learn(entry, key, value.as_deref(), now, &mut changed),
+                }
+                entry.hurry();
+                table.active.push(key.clone());
+            }
+            drop(table);
+            self.tell_changed(changed);
+        }
         Ok(())
     }
 
@@ -140,13 +159,7 @@ impl<L: Link> Inner<L> {
                     && !entry.is_local()
                 {
                     let before = entry.view(self.me, now, false);
-                    let part = Part {
-                        key: key.clone(),
-                        after: before.clone(),
-                        before,
-                        record: None,
-                        private: false,
-                    };
+                    let part = Part::still(key.clone(), before, false);
                     flights.push(part);
                 }
                 entry.is_active(self.me)
@@ -183,13 +196,7 @@ impl<L: Link> Inner<L> {
                         continue;
                     }
                     let before = entry.view(self.me, now, false);
-                    let part = Part {
-                        key: key.clone(),
-                        after: before.clone(),
-                        before,
-                        record: None,
-                        private: false,
-                    };
+                    let part = Part::still(key.clone(), before, false);
                     seen.insert(key);
                     flights.push(self.launch(table, vec![part], now, Purpose::Leave));
                 }
@@ -223,6 +230,18 @@ pub(super) async fn keep<L: Link>(inner: Weak<Inner<L>>) {
                     continue;
                 }
             }
+        }
+        if strong.missed.swap(false, Relaxed)
+            && let Err(error) = strong.read_again(false).await
+        {
+            strong.lose(&error, None);
+            continue;
+        }
+        if strong.clock.is_old()
+            && let Err(error) = strong.swap(&[], false).await
+        {
+            strong.lose(&error, None);
+            continue;
         }
         strong.flush();
         if strong.secret.get().is_some() && Instant::now() >= key_at {

@@ -22,8 +22,8 @@ pub(crate) struct Write {
 /// What came of a compare-and-set.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    /// The store's time.
-    pub(crate) time: Timestamp,
+    /// The store's time; none from a part of it whose clock is not the store's.
+    pub(crate) time: Option<Timestamp>,
     /// None: all was as expected, and all is written. Else nothing is written, and this is what is there.
     pub(crate) found: Option<Vec<Option<Vec<u8>>>>,
 }
@@ -36,6 +36,8 @@ pub(crate) type Page = (Vec<(String, Vec<u8>)>, Option<String>);
 pub(crate) enum Push {
     /// A value that somebody has written.
     Value(String, Vec<u8>),
+    /// Something may have been written that was not called.
+    Missed,
     /// It can call no more.
     Gone(LinkError),
 }
@@ -56,7 +58,8 @@ pub(crate) enum LinkError {
 
 /// The way to a store.
 pub(crate) trait Link: Send + Sync + 'static {
-    /// Compares all and sets all, or nothing; with `tell`, everybody who listens is called.
+    /// Compares all and sets all, or nothing; with `tell`, everybody who listens is called. The keys lie in one place. Without any
+    /// the store tells its time.
     fn swap(&self, writes: &[Write], tell: bool) -> impl Future<Output = Result<Reply, LinkError>> + Send;
 
     /// Some of the keys that it has, from `cursor` on. A key that changes meanwhile may come twice.
@@ -64,6 +67,11 @@ pub(crate) trait Link: Send + Sync + 'static {
 
     /// Connects anew, after a failure.
     fn reconnect(&self) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// Where a key lies: what lies in two places cannot be written at once.
+    fn place(&self, _key: &str) -> String {
+        String::new()
+    }
 
     /// The member's monotonic clock.
     fn tick(&self) -> Tick {
@@ -86,7 +94,7 @@ fn answer(code: &str) -> String {
         "NOSCRIPT" => "it forgets the script again and again",
         "BUSY" => "a script of somebody else keeps it busy",
         "CLUSTERDOWN" => "the cluster is not complete",
-        "MOVED" | "ASK" | "CROSSSLOT" => "it is part of a cluster",
+        "MOVED" | "ASK" | "CROSSSLOT" => "it is part of a cluster; name it as redis+cluster://",
         "NOREPLICAS" => "too few of its replicas are there, and so it takes no writes",
         _ => return format!("the store answered {code}"),
     };

@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -43,7 +43,7 @@ pub(crate) use self::clock::Tick;
 use self::{
     clock::StoreClock,
     entry::{Entry, Flying},
-    flight::{Flight, Landing, Part, Passenger, Standby},
+    flight::{Flight, Landing, Leg, Part, Passenger, Standby},
     keep::keep,
     record::Record,
     table::Table,
@@ -72,6 +72,8 @@ struct Inner<L: Link> {
     secret: OnceLock<[u8; 32]>,
     /// Something should not wait for the next look.
     urgent: Notify,
+    /// Something may have been called that was not heard.
+    missed: AtomicBool,
     runtime: Handle,
 }
 
@@ -111,6 +113,7 @@ impl<L: Link> SharedGates<L> {
             table: Mutex::default(),
             secret: OnceLock::new(),
             urgent: Notify::new(),
+            missed: AtomicBool::new(false),
             runtime: Handle::current(),
         });
         inner.runtime.spawn(keep(Arc::downgrade(&inner)));
@@ -216,7 +219,7 @@ impl<L: Link> Inner<L> {
             let entry = table.entry(scope, now, self.options.scopes_max)?;
             let before = entry.view(self.me, now, alone);
             let private = entry.is_local();
-            parts.push(Part { key: scope.key.clone(), after: before.clone(), before, record: None, private });
+            parts.push(Part::still(scope.key.clone(), before, private));
         }
         let mut gates: Vec<Gate> = parts.iter().map(|part| Gate::from_state(&part.before)).collect();
         let answer = step(&mut gates, now);
@@ -325,8 +328,11 @@ impl<L: Link> Inner<L> {
         now: Timestamp,
         purpose: Purpose,
     ) -> Arc<Flight> {
-        let (mut writes, mut tell, ahead) = (Vec::new(), false, self.clock.ahead_us());
-        for part in &mut parts {
+        let (mut legs, mut tell, ahead) = (Vec::<Leg>::new(), false, self.clock.ahead_us());
+        flight::by_place(&mut parts, |key| self.link.place(key));
+        for i in 0..parts.len() {
+            let begins = i == 0 || parts[i - 1].private || parts[i - 1].place != parts[i].place;
+            let part = &mut parts[i];
             let Some(entry) = table.entries.get_mut(&part.key) else { continue };
             if part.private {
                 entry.commit(&part.before, part.after.clone(), now);
@@ -375,27 +381,76 @@ impl<L: Link> Inner<L> {
                 places: part.record.as_ref().map(|(record, _)| record.held(self.me)),
                 starts: part.after.in_flight.saturating_sub(part.before.in_flight),
             });
-            writes.push(write);
+            if begins {
+                legs.push(Leg { parts: i..i, writes: Vec::new() });
+            }
+            if let Some(leg) = legs.last_mut() {
+                leg.parts.end = i + 1;
+                leg.writes.push(write);
+            }
         }
-        Arc::new(Flight::new(parts, writes, tell, table.losses))
+        Arc::new(Flight::new(parts, legs, tell, table.losses))
     }
 
     async fn fly(self: Arc<Self>, flight: Arc<Flight>) {
-        let landing = match self.swap(&flight.writes, flight.tell).await {
-            Ok(reply) if self.table.lock().losses == flight.losses => self.land(&flight, reply),
-            Ok(_) => {
-                self.undo_private(&flight);
-                Landing::Again
+        let mut landing = Landing::Written;
+        for (i, leg) in flight.legs.iter().enumerate() {
+            let landed = match self.swap(&leg.writes, flight.tell).await {
+                Ok(reply) if self.table.lock().losses == flight.losses => self.land(&flight, leg, reply),
+                Ok(_) => Landing::Again,
+                Err(error) => {
+                    self.lose(&error, Some(flight.losses));
+                    Landing::Again
+                }
+            };
+            if landed == Landing::Again {
+                landing = self.turn_back(&flight, i);
+                break;
             }
-            Err(error) => {
-                self.lose(&error, Some(flight.losses));
-                self.undo_private(&flight);
-                Landing::Again
-            }
-        };
+        }
         if !flight.land(landing) {
             self.settle(&flight.parts, landing);
         }
+    }
+
+    /// The leg of this number came to nothing. A start that was reserved elsewhere is given back; what is reported elsewhere is
+    /// reported, and the rest of it follows.
+    fn turn_back(&self, flight: &Flight, failed: usize) -> Landing {
+        let now = self.clock.now();
+        let starts = flight::starts(&flight.parts);
+        let reports = failed > 0 && !starts && flight.parts.iter().any(|part| part.before != part.after);
+        let done = flight.legs[failed].parts.start;
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        let present = table.losses == flight.losses;
+        for (i, part) in flight.parts.iter().enumerate().filter(|(_, part)| !part.private) {
+            let Some(entry) = table.entries.get_mut(&part.key) else { continue };
+            if i >= flight.legs[failed].parts.end && present {
+                entry.flying = None;
+                entry.landed.notify_waiters();
+            }
+            match (i < done, starts) {
+                (true, true) => entry.apply(&part.after, &part.before, now),
+                (false, false) if reports => entry.apply(&part.before, &part.after, now),
+                _ => continue,
+            }
+            entry.hurry();
+            table.active.push(part.key.clone());
+        }
+        if reports {
+            self.urgent.notify_one();
+            return Landing::Written;
+        }
+        for part in flight.parts.iter().filter(|part| part.private) {
+            if let Some(entry) = table.entries.get_mut(&part.key) {
+                entry.apply(&part.after, &part.before, now);
+                entry.give_slots_back(&part.before, &part.after);
+            }
+        }
+        if done > 0 {
+            self.urgent.notify_one();
+        }
+        Landing::Again
     }
 
     /// Asks the store, and reads its clock.
@@ -403,14 +458,16 @@ impl<L: Link> Inner<L> {
         let sent = self.clock.tick();
         let answer = tokio::time::timeout(self.options.patience, self.link.swap(writes, tell)).await;
         let reply = answer.unwrap_or(Err(LinkError::Hung))?;
-        self.clock.observe(reply.time, sent, self.clock.tick());
+        if let Some(time) = reply.time {
+            self.clock.observe(time, sent, self.clock.tick());
+        }
         let mut table = self.table.lock();
         table.counts.round_trips += 1;
         table.counts.conflicts += u64::from(reply.found.is_some());
         Ok(reply)
     }
 
-    fn land(&self, flight: &Flight, reply: Reply) -> Landing {
+    fn land(&self, flight: &Flight, leg: &Leg, reply: Reply) -> Landing {
         let now = self.clock.now();
         let mut changed = Changes::new();
         let landing = {
@@ -418,11 +475,8 @@ impl<L: Link> Inner<L> {
             let table = &mut *table;
             let landing = if reply.found.is_none() { Landing::Written } else { Landing::Again };
             let mut found = reply.found.unwrap_or_default().into_iter();
-            for part in &flight.parts {
+            for part in &flight.parts[leg.parts.clone()] {
                 let Some(entry) = table.entries.get_mut(&part.key) else { continue };
-                if part.private {
-                    continue;
-                }
                 let written = landing == Landing::Written;
                 if let (true, Some((record, slots))) = (written, part.record.clone()) {
                     entry.written((&part.before, &part.after), record, slots, now);
@@ -445,9 +499,6 @@ impl<L: Link> Inner<L> {
             }
             landing
         };
-        if landing == Landing::Again {
-            self.undo_private(flight);
-        }
         self.tell_changed(changed);
         landing
     }
@@ -491,18 +542,6 @@ impl<L: Link> Inner<L> {
         let written = record.written.as_micros().saturating_add_signed(ahead);
         let future = written.saturating_sub(now.as_micros());
         if future > FUTURE_US { ahead.saturating_sub_unsigned(future) } else { ahead }
-    }
-
-    /// A step of several scopes came to nothing in the store, so what it did to those of our own is taken back.
-    fn undo_private(&self, flight: &Flight) {
-        let now = self.clock.now();
-        let mut table = self.table.lock();
-        for part in flight.parts.iter().filter(|part| part.private) {
-            if let Some(entry) = table.entries.get_mut(&part.key) {
-                entry.apply(&part.after, &part.before, now);
-                entry.give_slots_back(&part.before, &part.after);
-            }
-        }
     }
 
     /// Nobody waits for what came of a flight: a start is given back, everything else holds.

@@ -1,5 +1,8 @@
 //! Gates in Redis or Valkey, for a fleet on any number of machines.
 
+mod address;
+mod line;
+
 use std::{
     io,
     sync::{
@@ -11,24 +14,25 @@ use std::{
 
 use forbear_core::time::Timestamp;
 use parking_lot::Mutex;
-use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Value, aio::MultiplexedConnection,
-};
+use redis::{ErrorKind, PushInfo, PushKind, RedisError, Value};
 
+use self::{address::Servers, line::Line};
 use super::{
     SharedEvent, SharedOptions, StoreError,
     shared::{Link, LinkError, Page, Push, Reply, SharedGates, Write, member_of_a_fleet},
 };
 
-/// Gates that every process shares that uses the same Redis (6.2 or later) or Valkey.
+/// Gates that every process shares that uses the same Redis (6.2 or later) or Valkey: one server, one that sentinels watch over, or
+/// a cluster.
 ///
 /// A scope is one key with a time to live. The server compares and sets; every rule is run here. Should it be lost, each
 /// member goes on with its share, and says so ([`SharedOptions::events`]).
 pub struct RedisGates(SharedGates<RedisLink>);
 
 impl RedisGates {
-    /// Joins the fleet on the server of this URL: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`, or `rediss://` for TLS.
+    /// Joins the fleet on the server of this URL: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`,
+    /// `redis+sentinel://[USER[:PASSWORD]@]HOST[:PORT],.../NAME[/DB]` for the primary that these sentinels call so, or
+    /// `redis+cluster://[USER[:PASSWORD]@]HOST[:PORT],...` for the cluster of these; each with `rediss` for TLS.
     ///
     /// # Errors
     /// [`StoreError::Address`] for what is no such URL, [`StoreError::Unreachable`] if no server answers. Neither shows
@@ -50,33 +54,29 @@ member_of_a_fleet!(RedisGates);
 
 /// The way to a server, for whoever only looks or calls.
 pub(super) async fn outside(url: &str, patience: Duration) -> Result<RedisLink, StoreError> {
-    let info = url.into_connection_info().map_err(|_| StoreError::Address)?;
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    let client = Client::open(info.set_redis_settings(settings)).map_err(|_| StoreError::Address)?;
     let link = RedisLink {
-        client,
+        servers: Servers::of(url).ok_or(StoreError::Address)?,
         patience,
         connection: Mutex::new(None),
         listener: Arc::default(),
         generation: Arc::default(),
     };
-    let connected = tokio::time::timeout(patience, link.reconnect()).await;
-    connected.unwrap_or(Err(LinkError::Hung))?;
+    link.reconnect().await?;
     Ok(link)
 }
 
 /// Whether this is the URL of a Redis.
 pub(super) fn is_url(url: &str) -> bool {
-    url.into_connection_info().is_ok()
+    Servers::of(url).is_some()
 }
 
 type Listener = Box<dyn Fn(Push) + Send + Sync>;
 
 pub(super) struct RedisLink {
-    client: Client,
+    servers: Servers,
     patience: Duration,
     /// The connection, and what the server calls the script.
-    connection: Mutex<Option<(MultiplexedConnection, Arc<str>)>>,
+    connection: Mutex<Option<(Line, Arc<str>)>>,
     listener: Arc<OnceLock<Listener>>,
     /// Which connection is the present one: what an old one calls out is of no interest.
     generation: Arc<AtomicU64>,
@@ -84,10 +84,7 @@ pub(super) struct RedisLink {
 
 impl Link for RedisLink {
     async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
-        let connection = self.connection.lock().clone();
-        let Some((mut connection, sha)) = connection else {
-            return Err(LinkError::Io(io::ErrorKind::NotConnected.into()));
-        };
+        let (mut line, sha) = self.line()?;
         let command = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
             command.arg(script).arg(writes.len());
@@ -101,74 +98,106 @@ impl Link for RedisLink {
             }
             command
         };
-        let answer = command("EVALSHA", &sha).query_async::<Vec<Value>>(&mut connection).await;
+        let place = writes.first().map_or_else(|| key_of(CLOCK), |write| key_of(&write.key));
+        let answer = line.ask_where::<Vec<Value>>(&place, &command("EVALSHA", &sha)).await;
         let answer = match answer {
             // The server has forgotten it: restarted, or told to. Sent whole it is known again.
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                command("EVAL", SCRIPT).query_async::<Vec<Value>>(&mut connection).await
+                line.ask_where::<Vec<Value>>(&place, &command("EVAL", SCRIPT)).await
             }
             other => other,
         };
         let mut answer = answer.map_err(fault)?.into_iter();
         let time = moment(answer.next(), answer.next())?;
         let found: Vec<Option<Vec<u8>>> = answer.map(bytes).collect();
-        Ok(Reply { time, found: (!found.is_empty()).then_some(found) })
+        // The servers of a cluster have a clock each: the fleet goes by one of them.
+        let is_the_clock = !line.is_cluster() || tag_of(&place) == tag_of(&key_of(CLOCK));
+        Ok(Reply { time: is_the_clock.then_some(time), found: (!found.is_empty()).then_some(found) })
     }
 
     async fn page(&self, cursor: Option<&str>) -> Result<Page, LinkError> {
-        let connection = self.connection.lock().clone();
-        let Some((mut connection, _)) = connection else {
-            return Err(LinkError::Io(io::ErrorKind::NotConnected.into()));
-        };
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor.unwrap_or("0")).arg("MATCH").arg(format!("{PREFIX}*")).arg("COUNT").arg(500);
-        let (next, keys): (String, Vec<String>) = scan.query_async(&mut connection).await.map_err(fault)?;
+        let (mut line, _) = self.line()?;
+        // Which server, and where on it.
+        let (at, cursor) = cursor.and_then(|cursor| cursor.split_once(' ')).unwrap_or(("0", "0"));
+        let (at, nodes) = (at.parse().unwrap_or(0usize), line.nodes().await.map_err(fault)?);
+        let Some(node) = nodes.get(at) else { return Ok((Vec::new(), None)) };
+        let mut scan = redis::pipe();
+        scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(format!("{PREFIX}*")).arg("COUNT").arg(500);
+        let (next, keys): (String, Vec<String>) =
+            line.ask_node(node, &scan).await.map_err(fault)?.into_iter().next().unwrap_or_default();
         let mut values = Vec::new();
         if !keys.is_empty() {
-            let mut get = redis::cmd("MGET");
-            get.arg(&keys);
-            let found: Vec<Option<Vec<u8>>> = get.query_async(&mut connection).await.map_err(fault)?;
+            let mut get = redis::pipe();
+            for key in &keys {
+                get.cmd("GET").arg(key);
+            }
+            let found: Vec<Option<Vec<u8>>> = line.ask_node(node, &get).await.map_err(fault)?;
             let scopes = keys.iter().map(|key| scope_of(key));
             values.extend(scopes.zip(found).filter_map(|(scope, value)| Some((scope?.to_owned(), value?))));
         }
-        Ok((values, (next != "0").then_some(next)))
+        let next = match next.as_str() {
+            "0" => (at + 1 < nodes.len()).then(|| format!("{} 0", at + 1)),
+            next => Some(format!("{at} {next}")),
+        };
+        Ok((values, next))
     }
 
     async fn reconnect(&self) -> Result<(), LinkError> {
         let generation = self.generation.fetch_add(1, Relaxed) + 1;
         let (listener, present) = (self.listener.clone(), self.generation.clone());
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.patience))
-            .set_response_timeout(Some(self.patience))
-            .set_push_sender(move |push: PushInfo| {
-                if present.load(Relaxed) == generation
-                    && let Some(push) = call(push)
-                    && let Some(listener) = listener.get()
-                {
-                    listener(push);
-                }
-                Ok::<(), std::convert::Infallible>(())
-            });
+        let whole = !matches!(self.servers, Servers::Cluster(_));
+        let called = move |push: PushInfo| {
+            if present.load(Relaxed) == generation
+                && let Some(push) = call(push, whole)
+                && let Some(listener) = listener.get()
+            {
+                listener(push);
+            }
+        };
         *self.connection.lock() = None;
-        let mut connection =
-            self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(fault)?;
-        let sha: String =
-            redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await.map_err(fault)?;
-        connection.subscribe(CHANNEL).await.map_err(fault)?;
-        *self.connection.lock() = Some((connection, sha.into()));
+        let connect = async {
+            let mut line = Line::connect(&self.servers, self.patience, Arc::new(called)).await?;
+            let sha: String = line.ask(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await?;
+            line.subscribe(CHANNEL).await?;
+            Ok((line, sha.into()))
+        };
+        // Sentinels, and the primary that they name, are asked one after the other.
+        let connected = tokio::time::timeout(self.patience * CONNECTING, connect).await;
+        *self.connection.lock() = Some(connected.map_err(|_| LinkError::Hung)?.map_err(fault)?);
         Ok(())
+    }
+
+    fn place(&self, key: &str) -> String {
+        match self.servers {
+            Servers::Cluster(_) => tag_of(&key_of(key)).to_owned(),
+            Servers::One(_) | Servers::Sentinels(_) => String::new(),
+        }
     }
 }
 
 impl RedisLink {
-    /// The name of a policy by which it throws away what it keeps before its time. A server that does not tell is not asked twice.
+    fn line(&self) -> Result<(Line, Arc<str>), LinkError> {
+        let connection = self.connection.lock().clone();
+        connection.ok_or_else(|| LinkError::Io(io::ErrorKind::NotConnected.into()))
+    }
+
+    /// The name of a policy by which one of the servers throws away what it keeps before its time. One that does not tell is not
+    /// asked twice.
     async fn evicts(&self) -> Option<String> {
-        let (mut connection, _) = self.connection.lock().clone()?;
-        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.ok()?;
-        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let policy = value("maxmemory_policy:").filter(|policy| *policy != "noeviction")?;
-        // Every key of ours has its time to live, so policies about those alone take them just as well.
-        (value("maxmemory:") != Some("0") || policy.starts_with("allkeys-")).then(|| policy.to_owned())
+        let (mut line, _) = self.line().ok()?;
+        for node in line.nodes().await.ok()? {
+            let mut ask = redis::pipe();
+            ask.cmd("INFO").arg("memory");
+            let info: Vec<String> = line.ask_node(&node, &ask).await.ok()?;
+            let value = |name: &str| info[0].lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let policy = value("maxmemory_policy:").filter(|policy| *policy != "noeviction");
+            // Every key of ours has its time to live, so policies about those alone take them just as well.
+            let full = |policy: &&str| value("maxmemory:") != Some("0") || policy.starts_with("allkeys-");
+            if let Some(policy) = policy.filter(full) {
+                return Some(policy.to_owned());
+            }
+        }
+        None
     }
 }
 
@@ -180,13 +209,20 @@ fn key_of(scope: &str) -> String {
     format!("{PREFIX}{{{place}}}{scope}")
 }
 
+/// What says where a key lies in a cluster.
+fn tag_of(key: &str) -> &str {
+    key.split_once('}').map_or(key, |(tag, _)| tag)
+}
+
 /// The scope of a key.
 fn scope_of(key: &str) -> Option<&str> {
     Some(key.strip_prefix(PREFIX)?.split_once('}')?.1)
 }
 
-fn call(push: PushInfo) -> Option<Push> {
+/// What was called; `whole`: there is one server, and who loses it has lost all.
+fn call(push: PushInfo, whole: bool) -> Option<Push> {
     match push.kind {
+        PushKind::Disconnection | PushKind::Subscribe if !whole => Some(Push::Missed),
         PushKind::Disconnection => Some(Push::Gone(LinkError::Io(io::Error::new(
             io::ErrorKind::ConnectionReset,
             "the store hung up",
@@ -235,10 +271,14 @@ fn fault(error: RedisError) -> LinkError {
     }
 }
 
-const SCRIPT: &str = include_str!("redis.lua");
+const SCRIPT: &str = include_str!("swap.lua");
 /// Where pauses and openings are called out.
 const CHANNEL: &str = "forbear:news";
 const PREFIX: &str = "forbear:gate:";
+/// Whoever has this key has the fleet's clock. No scope is called so.
+const CLOCK: &str = "account-key";
+/// Connecting takes so many answers at most, where sentinels are asked as well.
+const CONNECTING: u32 = 4;
 
 #[cfg(test)]
 mod tests {
