@@ -174,7 +174,7 @@ pub(crate) fn shown() -> Result<Shown, Box<dyn std::error::Error>> {
     let wide = Retry::FullJitter { base: S, cap: 30 * S };
     add(
         "fifty.svg",
-        "50 workers, refused together",
+        "50 workers, shut for half a second",
         vec![
             play("1 s, no jitter", &fifty, Alone::new(Retry::Every(S), 50))?,
             play("full jitter, each", &fifty, Alone::new(wide, 50))?,

@@ -348,7 +348,8 @@ impl<'a> Run<'a> {
             return;
         };
         let now = self.now;
-        self.gates.with(&flight.scopes, |gates| attempt::renew(gates, &flight.scopes, &flight.grant, now));
+        self.gates
+            .with(&flight.scopes, now, |gates| attempt::renew(gates, &flight.scopes, &flight.grant, now));
         self.at(now.plus(self.fleet.policy.probe_lease / 3), Event::Renews(id, process));
     }
 

@@ -21,14 +21,22 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Runs `step` on the gates of the scopes together.
-    pub(super) fn with<R>(&mut self, scopes: &[BoundScope], step: impl FnOnce(&mut [Gate]) -> R) -> R {
+    /// Runs `step` on the gates of the scopes together, and then what their learners look for, as a store does.
+    pub(super) fn with<R>(
+        &mut self,
+        scopes: &[BoundScope],
+        now: Timestamp,
+        step: impl FnOnce(&mut [Gate]) -> R,
+    ) -> R {
         let mut gates: Vec<Gate> = Vec::with_capacity(scopes.len());
         for scope in scopes {
             gates.push(self.gates.remove(&scope.key).unwrap_or_else(|| Gate::new(&scope.policy)));
         }
         let result = step(&mut gates);
-        for (scope, gate) in scopes.iter().zip(gates) {
+        for (scope, mut gate) in scopes.iter().zip(gates) {
+            if let Some(study) = gate.study() {
+                gate.studied(study.run(), now);
+            }
             self.gates.insert(scope.key.clone(), gate);
         }
         result

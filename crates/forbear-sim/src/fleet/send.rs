@@ -74,7 +74,7 @@ impl Run<'_> {
         let (keep, not) = (item.keep, item.not);
         let Some(exits) = self.exits.as_mut() else {
             let scopes = self.routes.scopes(site, None);
-            return match self.gates.with(&scopes, |gates| attempt::acquire(gates, &scopes, ask, now)) {
+            return match self.gates.with(&scopes, now, |gates| attempt::acquire(gates, &scopes, ask, now)) {
                 Decision::Admit(grant) => Leave::Go(None, grant, scopes),
                 Decision::Wait { until, .. } => Leave::Wait { until },
                 Decision::Full { scope } => Leave::Full { scope: scopes[scope].key.clone(), or: None },
@@ -92,21 +92,22 @@ impl Run<'_> {
             };
             let scopes = self.routes.scopes(site, Some(pick.exit.0));
             let by_exit = |scope: usize| scopes[scope].by.is_some_and(|by| by.exit);
-            let freed = match self.gates.with(&scopes, |gates| attempt::acquire(gates, &scopes, ask, now)) {
-                Decision::Admit(grant) => return Leave::Go(Some(pick), grant, scopes),
-                Decision::Wait { until, scope, .. } if by_exit(scope) => exits.put_off(&pick, until),
-                Decision::Full { scope } if by_exit(scope) => exits.full(&pick),
-                Decision::Wait { until, .. } => {
-                    let freed = exits.turn_down(&pick);
-                    call(&mut self.frontier, &freed);
-                    return Leave::Wait { until };
-                }
-                Decision::Full { scope } => {
-                    let freed = exits.turn_down(&pick);
-                    call(&mut self.frontier, &freed);
-                    return Leave::Full { scope: scopes[scope].key.clone(), or: None };
-                }
-            };
+            let freed =
+                match self.gates.with(&scopes, now, |gates| attempt::acquire(gates, &scopes, ask, now)) {
+                    Decision::Admit(grant) => return Leave::Go(Some(pick), grant, scopes),
+                    Decision::Wait { until, scope, .. } if by_exit(scope) => exits.put_off(&pick, until),
+                    Decision::Full { scope } if by_exit(scope) => exits.full(&pick),
+                    Decision::Wait { until, .. } => {
+                        let freed = exits.turn_down(&pick);
+                        call(&mut self.frontier, &freed);
+                        return Leave::Wait { until };
+                    }
+                    Decision::Full { scope } => {
+                        let freed = exits.turn_down(&pick);
+                        call(&mut self.frontier, &freed);
+                        return Leave::Full { scope: scopes[scope].key.clone(), or: None };
+                    }
+                };
             call(&mut self.frontier, &freed);
         }
         Leave::Wait { until: now }
@@ -133,7 +134,7 @@ impl Run<'_> {
             narrowed: None,
             exit: judged.as_ref().map(|judged| judged.through),
         };
-        let (news, gate) = self.gates.with(&scopes, |gates| {
+        let (news, gate) = self.gates.with(&scopes, now, |gates| {
             let news = attempt::report(gates, &scopes, &flight.grant, &finding, now);
             (news, gates[news.scope].snapshot())
         });
