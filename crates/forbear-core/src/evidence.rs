@@ -1,10 +1,15 @@
 //! Whose limit it is, by evidence: an account's, an endpoint's, an exit's, or for all that is known everyone's (L6).
 //!
-//! A refusal that does not say whose limit was met falls on the origin. While its first refusal is on the way back others are
-//! on the wire: some with the same account, some with another. If it is the account's limit, those of the same one are
-//! refused and the others served. If it is everyone's, who is refused and who is served has nothing to do with the account, and
-//! that holds for every kind of limit, also for one that serves a part: labels can be exchanged. So the test is one of
-//! exchange, within the answers of one incident, and its odds are multiplied over incidents.
+//! A refusal that does not say whose limit was met falls on the origin. If it is everyone's, who is refused and who is served
+//! has nothing to do with the account, and that holds for every kind of limit, also for one that serves a part: labels can be
+//! exchanged. So the tests are of exchange, and their odds are multiplied over incidents. There are two.
+//!
+//! Who is refused *first*, of those that were sent since the last incident? Whose turn it is when a limit that is everyone's is
+//! used up is chance; an account whose limit it is, it is again and again. So each incident is a bet on what the earlier ones
+//! showed, fair where the limit is everyone's. It works with a single request on the wire, and takes some ten incidents.
+//!
+//! Who is refused *with it*? While the first refusal is on the way back others are on the wire. If it is the account's limit,
+//! those of the same one are refused and the others served. With a handful on the wire two incidents are enough.
 //!
 //! Once a refusal falls on the account alone, the others go on, and their first answers say whether that is right. Nothing is
 //! ever sent into a pause for the sake of knowing more.
@@ -132,11 +137,14 @@ pub struct Whose {
     pub since: Timestamp,
 }
 
-/// The evidence of one origin. It takes some 200 bytes, however much it has seen.
+/// The evidence of one origin. It takes some 1.2 KiB, however much it has seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evidence {
     tallies: [Tally; PARTS],
     incident: Option<Incident>,
+    /// Whom first refusals met, of each part.
+    firsts: [Firsts; PARTS],
+    recent: Recent,
     /// Requests that were alike but for their exit have been seen, so that the exit does not stand for the account.
     exits_vary: bool,
 }
@@ -175,6 +183,28 @@ struct Incident {
     /// Whose first answers after the refusal are in, and how many spoke for the part.
     tried: [u32; TRIED],
     agreed: u8,
+}
+
+/// Who was served since the last incident, the latest of them.
+#[derive(Clone, Debug, PartialEq)]
+struct Recent {
+    who: [Who; RECENT],
+    seen: usize,
+}
+
+/// How often the first refusal of an incident met a value, and how often it would have by chance: of the values that it met
+/// most, and of all others together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Firsts {
+    values: [First; TRIED],
+    others: First,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct First {
+    value: u32,
+    met: f32,
+    expected: f32,
 }
 
 /// Answers to requests that were on the wire together.
@@ -246,6 +276,9 @@ impl Evidence {
     }
 
     fn answered(&mut self, who: &Who, sent: Timestamp, served: bool, now: Timestamp) {
+        if served && self.incident.as_ref().is_none_or(|incident| sent > incident.closed) {
+            self.recent.add(*who);
+        }
         let Some(incident) = &mut self.incident else { return };
         if sent < incident.sent || sent >= incident.until && sent > incident.closed {
             return; // it may have met the server before, or it is a probe: the pause was over
@@ -289,9 +322,13 @@ impl Evidence {
     fn begin(&mut self, who: Who, sent: Timestamp, on: Option<Part>, until: Timestamp, now: Timestamp) {
         self.settle();
         for part in Part::ALL.into_iter().filter(|part| who.has(*part)) {
-            let here = &mut self.tallies[part as usize].refused_here;
-            *here = here.saturating_add(1);
+            let tally = &mut self.tallies[part as usize];
+            tally.refused_here = tally.refused_here.saturating_add(1);
+            let alike = self.recent.alike(part, &who, self.exits_vary);
+            tally.score += self.firsts[part as usize].bet(who.0[part as usize], alike);
         }
+        self.recent = Recent::default();
+        self.judge(now);
         let tables = [[Table::default(); 2]; PARTS];
         self.incident =
             Some(Incident { who, sent, closed: now, until, on, tables, tried: [0; TRIED], agreed: 0 });
@@ -328,6 +365,80 @@ impl Evidence {
                 }
             }
         }
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent { who: [Who::default(); RECENT], seen: 0 }
+    }
+}
+
+impl Recent {
+    fn add(&mut self, who: Who) {
+        self.who[self.seen % RECENT] = who;
+        self.seen += 1;
+    }
+
+    /// The values of a part that those had who were like `who` in all else.
+    fn alike(&self, part: Part, who: &Who, exits_vary: bool) -> impl Iterator<Item = u32> + Clone {
+        let is_alike = move |other: &&Who| {
+            Part::ALL.into_iter().all(|other_part| {
+                let same = other.0[other_part as usize] == who.0[other_part as usize];
+                // The exit is drawn for each request, so among many no two are alike in it.
+                same || other_part == part || (other_part == Part::Exit && exits_vary)
+            })
+        };
+        self.who[..self.seen.min(RECENT)].iter().filter(is_alike).map(move |other| other.0[part as usize])
+    }
+}
+
+impl Firsts {
+    /// The first refusal met `value`, and since the last incident others that were like it in all else, of these values, were
+    /// served. How much that speaks for the part, as a logarithm of odds.
+    fn bet(&mut self, value: u32, alike: impl Iterator<Item = u32> + Clone) -> f32 {
+        let count = alike.clone().count() as f32 + 1.0;
+        let share = |of: u32| {
+            let others = alike.clone().filter(|other| *other == of).count() as f32;
+            (others + if of == value { 1.0 } else { 0.0 }) / count
+        };
+        if count < 2.0 || share(value) == 1.0 {
+            return 0.0; // it refused a probe, or nobody else was there
+        }
+        // If labels can be exchanged each of these requests was refused first with the same odds, so what is staked is spread
+        // by what each value's were before, and comes to one in all.
+        let staked: f32 = alike.clone().chain([value]).map(|of| self.odds(of)).sum::<f32>() / count;
+        let gain = (HEDGE + (1.0 - HEDGE) * self.odds(value) / staked).ln();
+        let mut elsewhere = 1.0;
+        for first in self.values.iter_mut().filter(|first| first.met > 0.0) {
+            first.expected += share(first.value);
+            elsewhere -= share(first.value);
+        }
+        self.others.expected += elsewhere;
+        self.of(value, share(value)).met += 1.0;
+        gain
+    }
+
+    /// How much more often than by chance a value was met, so far.
+    fn odds(&self, value: u32) -> f32 {
+        let known = self.values.iter().find(|first| first.value == value && first.met > 0.0);
+        let First { met, expected, .. } = known.unwrap_or(&self.others);
+        (met + PRIOR) / (expected + PRIOR)
+    }
+
+    /// The place of a value, which it takes from the one that was met least if it has none.
+    fn of(&mut self, value: u32, expected: f32) -> &mut First {
+        let known = self.values.iter().position(|first| first.value == value && first.met > 0.0);
+        let place = known.unwrap_or_else(|| {
+            let met = |place: &usize| self.values[*place].met;
+            let place = (0..TRIED).min_by(|a, b| met(a).total_cmp(&met(b))).unwrap_or(0);
+            let First { met, expected: by_chance, .. } = self.values[place];
+            self.others.met += met;
+            self.others.expected += by_chance - expected;
+            self.values[place] = First { value, met: 0.0, expected };
+            place
+        });
+        &mut self.values[place]
     }
 }
 
@@ -400,14 +511,17 @@ fn hash(text: &str) -> u32 {
 
 /// Account, endpoint, exit.
 pub const PARTS: usize = 3;
-/// Odds of 150 to 1. By Ville's inequality a limit that is everyone's is taken for another's in one origin of 150 at most,
-/// however long it is watched, for each part.
-const NARROW: f32 = 5.0;
+/// What a finding takes, as odds to 1, the first time. By Ville's inequality a limit that is everyone's is taken for another's in
+/// one origin of so many at most, however long it is watched, for each part.
+pub const NARROW_ODDS: f32 = 80.0;
+/// The logarithm of that.
+const NARROW: f32 = 4.38;
 /// What a finding may gain beyond that, so that it does not take long to give it up; and by how much more the next one
 /// needs.
 const SPARE: f32 = 1.5;
-/// A finding that has lost so much is given up.
-const DOUBT: f32 = 1.0;
+/// A finding that has lost so much is given up: by two that were refused elsewhere, not by an answer or two of the incident that
+/// it comes from, when a window began anew meanwhile.
+const DOUBT: f32 = 2.5;
 const SCORE_MAX: f32 = 16.0;
 /// One incident alone proves little: requests that leave in turn can meet a server's own rhythm.
 const GAIN_MAX: f32 = 4.0;
@@ -419,3 +533,8 @@ const CONTRADICTED: f32 = 3.0;
 /// Other values whose first answers count, in one incident.
 const TRIED: usize = 4;
 const CELL_MAX: u16 = 200;
+/// So many of those that were served last are whom the first refusal of an incident is compared with.
+const RECENT: usize = 48;
+/// First refusals count as if so many incidents had been as by chance, and a bet leaves out this share of the stake.
+const PRIOR: f32 = 0.3;
+const HEDGE: f32 = 0.1;
