@@ -294,6 +294,21 @@ pub(crate) struct ExplainArgs {
     /// Read one response a line from stdin as JSON, and answer each with a line
     #[arg(long, conflicts_with_all = ["headers", "status", "service", "url"])]
     pub(crate) jsonl: bool,
+    /// Instead of a response: what is believed of the limits of this origin (or one scope of it), and why
+    #[arg(long, value_name = "ORIGIN", conflicts_with_all = ["headers", "status", "service", "url", "jsonl", "policy"])]
+    pub(crate) scope: Option<String>,
+    /// The job that has learned it: its file, or its name with --queue
+    #[arg(long, value_name = "JOB", requires = "scope", conflicts_with = "gate")]
+    pub(crate) job: Option<PathBuf>,
+    /// The database that the job is in: postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "QUEUE", requires = "job", value_parser = secret)]
+    pub(crate) queue: Option<Secret>,
+    /// The store that processes share, and that has learned it: a file, or redis://HOST [default: `gate` of the configuration]
+    #[arg(long, value_name = "GATE", requires = "scope", value_parser = secret)]
+    pub(crate) gate: Option<Secret>,
+    /// With --scope, as one JSON object
+    #[arg(long, requires = "scope")]
+    pub(crate) json: bool,
     /// Configuration file [default: forbear.toml here, else the user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -464,7 +479,8 @@ Without --job the job of `forbear fetch -o out.jsonl` is out.jsonl.job.";
 const EXPLAIN_EXAMPLE: &str = "\
 Examples:
   forbear explain -H 'Retry-After: 120'
-  curl -si https://api.example.com/ | forbear explain";
+  curl -si https://api.example.com/ | forbear explain
+  forbear explain --scope https://api.example.com --job out.jsonl.job";
 const CHECK_EXAMPLE: &str =
     "Example:\n  forbear check --config forbear.toml --policy retry-after --workers 8";
 const DEMO_EXAMPLE: &str = "\

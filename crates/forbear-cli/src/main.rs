@@ -53,7 +53,7 @@ fn refused(error: &clap::Error) -> ExitCode {
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
         Command::Check(args) => check::run(&args),
-        Command::Explain(args) => explain::run(&args),
+        Command::Explain(args) => on_runtime(explain::run(&args)),
         Command::Fetch(args) => on_runtime(fetch::run(args)),
         Command::Gate(args) => on_runtime(gate::run(args)),
         Command::Job(args) => on_runtime(job::run(args)),

@@ -76,6 +76,30 @@ pub(crate) fn belief(belief: &Belief) -> String {
     format!("{what}{sure}{from}")
 }
 
+/// What that is founded on, in a few lines. The evidence counts `since` a moment of the wall clock.
+pub(crate) fn why(belief: &Belief, since: Timestamp) -> Vec<String> {
+    let evidence = &belief.evidence;
+    let mut lines = Vec::new();
+    if evidence.incidents > 0 {
+        let times =
+            if evidence.incidents == 1 { "once".to_owned() } else { format!("{} times", evidence.incidents) };
+        let explained = match evidence.explained {
+            0 => String::new(),
+            1 => ", and this explains the last of them".to_owned(),
+            n => format!(", and this explains the last {n} of them"),
+        };
+        lines.push(format!("since {} the limit was met {times}{explained}", moment(since)));
+        lines.push(format!(
+            "{} requests were refused meanwhile, {} let through",
+            evidence.refused, evidence.accepted
+        ));
+    }
+    if evidence.stated {
+        lines.push("the server says what it allows".to_owned());
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ use std::{
 use common::{Output, forbear, run};
 use forbear_core::{
     evidence::Tally,
-    gate::{Gate, Told},
+    gate::{Budget, Gate, Told},
     policy::ScopePolicy,
     time::Timestamp,
 };
@@ -252,6 +252,90 @@ fn j2_the_reference_names_every_key_of_the_json_that_show_prints() {
             assert!(words.contains(name), "{key}: {name} is not documented");
         }
     }
+}
+
+/// A gate that has been refused after a few pages, and was told what is allowed.
+fn learned(key: &str) -> GateRecord {
+    let policy = ScopePolicy { jitter: 0.0, ..ScopePolicy::default() };
+    let mut gate = Gate::new(&policy);
+    let mut now = Timestamp::from_secs(1_000);
+    let states = Budget {
+        of_cost: false,
+        left: Some(30),
+        resets_in: Some(Duration::from_secs(50)),
+        rate: Some(0.5),
+        window: Some(Duration::from_secs(60)),
+    };
+    for page in 0..12 {
+        now = now.plus(Duration::from_secs(2));
+        let sent = gate.take(&policy, now, 1);
+        now = now.plus(Duration::from_millis(50));
+        let _ = match page {
+            8 => gate.refused(&policy, sent, Told::wait(Duration::from_secs(1)), now, 0.0),
+            _ => gate.succeeded(&policy, sent, now),
+        };
+        let _ = gate.budget(&policy, sent, states, now, 0.0);
+    }
+    let (kept, version) = (gate.snapshot(), gate::GateRecord::VERSION);
+    GateRecord { key: key.into(), version, record: gate::GateRecord::encode(&kept, now), until: None }
+}
+
+#[test]
+fn l4_what_is_believed_of_an_origin_is_explained_with_its_reasons() {
+    let place = Place::new();
+    block_on(async {
+        let job = place.open_file();
+        one_of_each(&job).await;
+        job.save_gate(learned("http://h")).unwrap();
+        job.save_gate(shut("http://h account=k1", Duration::from_secs(120))).unwrap();
+        job.save_gate(shut("http://other", Duration::from_secs(120))).unwrap();
+        let account = Tally { score: 2.0, served_elsewhere: 14, refused_here: 6, ..Tally::default() };
+        let record = gate::EvidenceRecord::encode(&[account, Tally::default(), Tally::default()], now());
+        let (key, version) = (gate::EvidenceRecord::key("http://h"), gate::EvidenceRecord::VERSION);
+        job.save_gate(GateRecord { key, version, record, until: None }).unwrap();
+        job.close().await.unwrap();
+    });
+    let explain =
+        |args: &[&str]| run(forbear(&[&["explain"], args].concat()).current_dir(place.0.path()), b"");
+    for args in [
+        &["--scope", "http://h", "--job", "out.jsonl.job"][..],
+        &["--scope", "http://H:80/p/1?x=y", "--job", "out.jsonl.job"],
+        &["--scope", "h", "--gate", "out.jsonl.job"],
+    ] {
+        let out = explain(args);
+        assert_eq!((out.status, out.stderr.as_str()), (0, ""), "{args:?}");
+        for part in [
+            "scope      http://h\n",
+            "state      ",
+            "pace       ",
+            "believed   about 0.5/s, of no known kind, from 1 refusal",
+            "the limit was met once",
+            "1 requests were refused meanwhile, ",
+            "scope      http://h account=k1\n",
+            "paused (told) until ",
+            "as of      ",
+            "whose  everyone's, for all that is known",
+            "by account: odds of 7.4 to 1 (80 or more are believed); while 6 were refused, 14 were served elsewhere and 0 refused",
+        ] {
+            assert!(out.stdout.contains(part), "{args:?}: no {part:?} in\n{}", out.stdout);
+        }
+        assert!(!out.stdout.contains("other"), "{}", out.stdout);
+    }
+    let out = explain(&["--scope", "http://h", "--job", "out.jsonl.job", "--json"]);
+    let shown: Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!(shown["scopes"][0]["believed"]["refused"], 1, "{shown}");
+    assert_eq!(shown["scopes"][1]["cause"], "told", "{shown}");
+    assert_eq!(shown["whose"][0]["odds"], 7.4, "{shown}");
+    let reference =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/cli.md")).unwrap();
+    for list in ["scopes", "whose"] {
+        for key in shown[list][0].as_object().unwrap().keys() {
+            assert!(reference.contains(key.as_str()), "{key} is not documented");
+        }
+    }
+    let out = explain(&["--scope", "http://nobody", "--job", "out.jsonl.job"]);
+    assert_eq!((out.status, out.stdout.as_str()), (2, ""));
+    assert!(out.stderr.contains("nothing is known there of http://nobody: "), "{}", out.stderr);
 }
 
 #[test]

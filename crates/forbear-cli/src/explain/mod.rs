@@ -3,6 +3,7 @@
 mod head;
 mod jsonl;
 mod people;
+mod scope;
 
 use std::{
     io::{self, IsTerminal, Read},
@@ -25,11 +26,14 @@ use crate::{
     shell::say,
 };
 
-/// Explains one response to people, or many to a program.
+/// Explains one response to people, or many to a program; or what is believed of an origin.
 ///
 /// # Errors
-/// A response that cannot be read, and a configuration that cannot be used.
-pub(crate) fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
+/// A response that cannot be read, and a configuration that cannot be used; an origin of which nothing is known.
+pub(crate) async fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
+    if let Some(name) = &args.scope {
+        return scope::run(args, name).await;
+    }
     if args.jsonl {
         return written(jsonl::answer_all(io::stdin().lock(), &mut io::stdout().lock()));
     }
@@ -125,7 +129,7 @@ fn now() -> Timestamp {
 }
 
 /// Reads a moment as RFC 3339 writes it, with its zone.
-fn instant(text: &str) -> Option<Timestamp> {
+pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     let bytes = text.as_bytes();
     let is_date_time = bytes.get(4) == Some(&b'-') && matches!(bytes.get(10), Some(b'T' | b't' | b' '));
     let has_zone = matches!(bytes.last(), Some(b'Z' | b'z'))

@@ -44,7 +44,7 @@ pub(crate) async fn run(args: GateArgs) -> Result<Exit, Failure> {
 
 /// Where the gates are.
 #[allow(clippy::large_enum_variant, reason = "a command has one")]
-enum Place {
+pub(crate) enum Place {
     /// A store that processes share. Its address has no password.
     Shared { desk: GateDesk, address: String },
     /// The job of a run whose gates are in its memory: what it has kept of them.
@@ -52,7 +52,7 @@ enum Place {
 }
 
 impl Place {
-    async fn open(at: &GateAt) -> Result<Place, Failure> {
+    pub(crate) async fn open(at: &GateAt) -> Result<Place, Failure> {
         let mut sources = sources(at.config.as_deref(), None, Path::new("."));
         sources.flags.extend(at.gate.as_ref().map(|gate| Flag {
             flag: "--gate",
@@ -75,7 +75,7 @@ impl Place {
         Ok(Place::Shared { desk, address: address_shown })
     }
 
-    fn failure(&self, error: &StoreError) -> Failure {
+    pub(crate) fn failure(&self, error: &StoreError) -> Failure {
         match self {
             Place::Shared { address, .. } => unreachable(address, error),
             Place::Job { path, .. } => unreachable(&path.display().to_string(), error),

@@ -4,7 +4,7 @@ mod export;
 mod list;
 mod show;
 
-pub(crate) use self::show::due;
+pub(crate) use self::show::{belief_json, due};
 
 use std::{
     borrow::Cow,
@@ -38,7 +38,7 @@ pub(crate) async fn run(args: JobArgs) -> Result<Exit, Failure> {
 }
 
 /// A file, or the name of a job in a database.
-fn address(at: &JobAt) -> Result<JobAddress, Failure> {
+pub(crate) fn address(at: &JobAt) -> Result<JobAddress, Failure> {
     match at.queue.as_ref().map(|queue| queue.expose().parse()) {
         None => Ok(JobAddress::File(at.job.clone())),
         Some(Ok(QueueAddress::Postgres(queue))) => Ok(queue.job(at.job.to_string_lossy())),

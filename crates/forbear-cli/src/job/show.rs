@@ -412,21 +412,12 @@ impl Shown<'_> {
                 "learned_pad_s": pause.pad.map(|pad| pad.as_secs_f64()),
                 "incidents": pause.incidents,
             })).collect::<Vec<_>>(),
-            "believed": self.pauses.beliefs.iter().map(|it| json!({
-                "scope": it.scope,
-                "kind": it.belief.kind.map(Kind::as_str),
-                "confidence": thousandths(it.belief.confidence),
-                "rate_per_s": thousandths(it.belief.rate),
-                "number": (it.belief.number > 0.0).then_some(it.belief.number),
-                "window_s": it.belief.window.map(|window| thousandths(window.as_secs_f64())),
-                "pace_per_s": it.rate.map(|rate| thousandths(f64::from(rate))),
-                "incidents": it.belief.evidence.incidents,
-                "explained": it.belief.evidence.explained,
-                "refused": it.belief.evidence.refused,
-                "accepted": it.belief.evidence.accepted,
-                "stated": it.belief.evidence.stated,
-                "since": rfc3339(it.belief.evidence.since),
-            })).collect::<Vec<_>>(),
+            "believed": self.pauses.beliefs.iter().map(|it| {
+                let mut belief = belief_json(&it.belief, &rfc3339(it.belief.evidence.since));
+                belief["scope"] = json!(it.scope);
+                belief["pace_per_s"] = json!(it.rate.map(|rate| thousandths(f64::from(rate))));
+                belief
+            }).collect::<Vec<_>>(),
             "limits": self.limits.iter().map(|limits| json!({
                 "origin": limits.origin,
                 "by": limits.whose.part.as_str(),
@@ -451,6 +442,23 @@ impl Shown<'_> {
             "resume": resume(self.job, s),
         })
     }
+}
+
+/// What is believed of a limit, and why.
+pub(crate) fn belief_json(belief: &Belief, since: &str) -> Value {
+    json!({
+        "kind": belief.kind.map(Kind::as_str),
+        "confidence": thousandths(belief.confidence),
+        "rate_per_s": thousandths(belief.rate),
+        "number": (belief.number > 0.0).then_some(belief.number),
+        "window_s": belief.window.map(|window| thousandths(window.as_secs_f64())),
+        "incidents": belief.evidence.incidents,
+        "explained": belief.evidence.explained,
+        "refused": belief.evidence.refused,
+        "accepted": belief.evidence.accepted,
+        "stated": belief.evidence.stated,
+        "since": since,
+    })
 }
 
 /// `http://h`, with account and endpoint where they are counted apart.

@@ -196,6 +196,13 @@ impl GateRecord {
         stopped.then(|| record.refused.unwrap_or_default())
     }
 
+    /// How long ago it was written; none for what cannot be read.
+    #[must_use]
+    pub fn age(bytes: &[u8]) -> Option<Duration> {
+        let record: GateRecord = serde_json::from_slice(bytes).ok()?;
+        Some(record.written.elapsed())
+    }
+
     /// Decodes a kept gate, its moments moved to the clock of this process, at `now`.
     ///
     /// # Errors

@@ -9,8 +9,16 @@ use std::{
     time::Duration,
 };
 
-use forbear_core::{gate::Gate, policy::BoundScope, scope::ScopeKey, time::Timestamp};
-use forbear_store::gate::{AnyGates, GateAddress, GateStore, SharedChange, SharedEvent, SharedOptions};
+use forbear_core::{
+    gate::{Gate, Snapshot},
+    policy::BoundScope,
+    scope::ScopeKey,
+    time::Timestamp,
+};
+use forbear_store::{
+    gate::{AnyGates, GateAddress, GateRecord, GateStore, SharedChange, SharedEvent, SharedOptions},
+    queue,
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -153,6 +161,37 @@ impl<G: GateStore> Shared<G> {
         };
         if let Err(error) = self.gates.update(&[scope], open).await {
             self.warn_once(error.to_string());
+        }
+    }
+}
+
+impl<G: GateStore> Shared<G> {
+    /// A gate as it is after the search for what explains an incident, which runs once the step that ended it is over. Of a
+    /// store that others share the step's own word has to do.
+    pub(super) async fn as_studied(&self, scope: &BoundScope) -> Option<(Snapshot, Timestamp)> {
+        if self.shared_gates {
+            return None;
+        }
+        let look = |gates: &mut [Gate], now| (gates[0].snapshot(), now);
+        self.gates.update(std::slice::from_ref(scope), look).await.ok()
+    }
+}
+
+impl Shared<AnyGates> {
+    /// Keeps what the run has learned of scopes that are open: of a closed one it is kept since it closed. An exit's are kept
+    /// as they change, for a gateway has too many.
+    pub(super) fn save_learned(&self) {
+        let AnyGates::Memory(gates) = &*self.gates else { return };
+        let learned = gates.collect(|key, gate, now| {
+            let known = gate.belief().is_some_and(|b| b.evidence.incidents > 0 || b.evidence.stated);
+            let kept = gate.snapshot();
+            (known && !kept.shut && !key.is_by_exit())
+                .then(|| (key.to_string(), GateRecord::encode(&kept, now)))
+        });
+        for (key, record) in learned {
+            let record = queue::GateRecord { key, version: GateRecord::VERSION, record, until: None };
+            // An error is the job's, and the job says it when it closes.
+            let _ = self.job.save_gate_soon(record);
         }
     }
 }

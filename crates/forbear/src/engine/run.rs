@@ -190,6 +190,7 @@ impl Run {
         }
         summary::save_exits(&shared);
         shared.save_evidence();
+        shared.save_learned();
         let closed = tokio::time::timeout(GRACE, shared.job.close()).await;
         let broken = shared.broken.lock().clone();
         if end != End::Complete {

@@ -114,7 +114,10 @@ impl<G: GateStore> Shared<G> {
         HostStats::add(&route.stats.cost, u64::from(work.cost));
         let reported = admission.report(&finding, real, keep).await;
         let (granted, now) = match reported {
-            Ok((news, kept)) => {
+            Ok((news, mut kept)) => {
+                if news.change == Change::Reopened {
+                    kept = self.as_studied(&scopes[news.scope]).await.or(kept);
+                }
                 attempt.stopped = news.account_stopped.then(|| scopes[news.scope].key.clone());
                 if let (Some(out), Some(judged)) = (out, &judged) {
                     let shut = kept.as_ref().map(|(gate, _)| gate.paused_until);
