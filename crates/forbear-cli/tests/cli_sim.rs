@@ -241,3 +241,81 @@ fn many_workers_are_no_trouble() {
     ]);
     assert!(runs(&all)["polite"]["pages"].as_u64().unwrap() > 3000, "{all:#}");
 }
+
+/// Records as `fetch` writes them: `pages` of them, `each` a second, of which one in ten was refused before.
+fn records(dir: &Path, name: &str, pages: u32, each: f64, limited: bool) -> String {
+    let start = 1_795_957_200.0;
+    let line = |n: u32| {
+        let at = start + f64::from(n) / each;
+        let moment = |at: f64| {
+            let ms = (at * 1000.0).round() as u64;
+            let (s, ms) = (ms / 1000 - 1_795_957_200, ms % 1000);
+            format!("2026-11-29T13:{:02}:{:02}.{ms:03}Z", s / 60, s % 60)
+        };
+        let refused = limited && n % 10 == 9;
+        serde_json::json!({
+            "id": n, "url": format!("https://site.test/p/{n}"), "outcome": "done", "status": 200, "attempts": 1,
+            "limited": u32::from(refused), "waited_s": if refused { 1.0 } else { 0.0 },
+            "started_at": moment(at), "finished_at": moment(at + 0.04),
+        })
+        .to_string()
+    };
+    let path = dir.join(name);
+    fs::write(&path, (0..pages).map(|n| line(n) + "\n").collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_real_run_is_replayed_against_the_limit_that_it_met() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = records(dir.path(), "out.jsonl", 400, 8.0, true);
+    let all = json(&["--replay", &log, "--policy", "polite"]);
+    let recorded = &all["recorded"];
+    assert_eq!(
+        (recorded["host"].as_str(), recorded["pages"].as_u64()),
+        (Some("site.test"), Some(400)),
+        "{all:#}"
+    );
+    assert_eq!(
+        (recorded["refused"].as_u64(), recorded["latency_ms"].as_f64()),
+        (Some(40), Some(40.0)),
+        "{all:#}"
+    );
+    let limit = all["limit_per_s"].as_f64().unwrap();
+    assert!((7.8..8.3).contains(&limit), "eight a second came: {limit}");
+    assert_eq!(all["pages"].as_u64(), Some(400), "{all:#}");
+    assert_eq!(all["latency_ms"].as_f64(), Some(40.0), "{all:#}");
+    let polite = &runs(&all)["polite"];
+    assert_eq!((polite["done"].as_bool(), polite["pages"].as_u64()), (Some(true), Some(400)), "{all:#}");
+    // What is said beats what is seen.
+    let said = json(&["--replay", &log, "--limiter", "token-bucket:rate=50/s,burst=5", "--pages", "100"]);
+    assert_eq!((said["limit_per_s"].as_f64(), said["pages"].as_u64()), (Some(50.0), Some(100)), "{said:#}");
+    let table = sim(&["--replay", &log]).stdout;
+    let row = table.lines().find(|line| line.starts_with("(recorded)")).unwrap_or_else(|| panic!("{table}"));
+    assert_eq!(row.split_whitespace().nth(4), Some("40"), "{table}");
+}
+
+#[test]
+fn records_that_show_no_limit_are_said_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = records(dir.path(), "free.jsonl", 100, 8.0, false);
+    let few = records(dir.path(), "few.jsonl", 5, 8.0, true);
+    let junk = dir.path().join("junk.jsonl");
+    fs::write(&junk, "junk\n").unwrap();
+    for (args, words) in [
+        (
+            &["--replay", &free][..],
+            "nothing was refused, so the records do not show the limit; say it by --limiter",
+        ),
+        (&["--replay", &few], "5 pages of site.test came; at least 20 are needed to see a pace"),
+        (&["--replay", &free, "--host", "other.test"], "there is no record of that host"),
+        (&["--replay", junk.to_str().unwrap()], "line 1 is no record of `forbear fetch`"),
+        (&["--replay", "none.jsonl"], "none.jsonl: "),
+    ] {
+        let out = sim(args);
+        assert_eq!((out.status, out.stdout.as_str()), (2, ""), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains(words), "{args:?}: {}", out.stderr);
+    }
+    let said = json(&["--replay", &free, "--limiter", "token-bucket:rate=20/s,burst=5"]);
+    assert_eq!(said["recorded"]["limiter"], Value::Null, "{said:#}");
+}

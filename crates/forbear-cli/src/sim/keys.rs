@@ -6,7 +6,7 @@ use forbear::config::{Given, PlainFlag, PlainKey, read_plain};
 use forbear_sim::{Latency, Scenario, Truth, Work};
 use forbear_zoo::{Rate, Spec};
 
-use super::habit::Habit;
+use super::{habit::Habit, replay::Replay};
 use crate::{args::SimArgs, exit::Failure};
 
 /// A simulation as it is said.
@@ -32,6 +32,8 @@ pub(super) struct Said {
     others: f64,
     crashes: Vec<Duration>,
     seed: u64,
+    /// What a real run met.
+    pub(super) replay: Option<Replay>,
 }
 
 impl Default for Said {
@@ -53,6 +55,7 @@ impl Default for Said {
             others: 0.0,
             crashes: Vec::new(),
             seed: 1,
+            replay: None,
         }
     }
 }
@@ -64,6 +67,9 @@ impl Said {
     /// All that is wrong with either, and what does not go together.
     pub(super) fn of(args: &SimArgs) -> Result<Said, Failure> {
         let mut said = Said::default();
+        if let Some(log) = &args.replay {
+            said.replay(Replay::read(log, args.host.as_deref())?, args)?;
+        }
         read_plain(&mut said, KEYS, args.scenario.as_deref(), &flags(args))?;
         if said.from_file {
             let beside = args.scenario.as_deref().and_then(Path::parent);
@@ -74,6 +80,24 @@ impl Said {
         }
         said.check()?;
         Ok(said)
+    }
+
+    /// Takes what a real run met for what is not said otherwise.
+    fn replay(&mut self, replay: Replay, args: &SimArgs) -> Result<(), Failure> {
+        match (&replay.limiter, &args.limiter, &args.scenario) {
+            (Some(limiter), ..) => self.limiter = limiter.clone(),
+            (None, Some(_), _) | (None, None, Some(_)) => {}
+            (None, None, None) => {
+                return Err(Failure::usage(
+                    "--replay: nothing was refused, so the records do not show the limit; say it by --limiter",
+                ));
+            }
+        }
+        self.host.clone_from(&replay.host);
+        self.pages = Some(replay.pages);
+        self.latency = replay.latency.unwrap_or(self.latency);
+        self.replay = Some(replay);
+        Ok(())
     }
 
     fn check(&self) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 mod habit;
 mod keys;
+mod replay;
 mod report;
 
 use std::{
@@ -61,7 +62,12 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
         };
         runs.push(Run { name, is_policy: matches!(client, Client::Policy(_)), played, trace });
     }
-    let text = if args.json { report::json(&scenario, &runs) } else { report::table(&scenario, &runs) };
+    let replay = said.replay.as_ref();
+    let text = if args.json {
+        report::json(&scenario, &runs, replay)
+    } else {
+        report::table(&scenario, &runs, replay)
+    };
     written(io::stdout().write_all(text.as_bytes()))?;
     if let Some(dir) = pictures {
         draw(dir, &scenario, &runs)?;

@@ -6,7 +6,7 @@ use forbear::config::show_duration;
 use forbear_sim::{Report, Scenario, Work};
 use serde_json::{Value, json};
 
-use super::Run;
+use super::{Run, replay::Replay};
 use crate::table::aligned;
 
 /// What is simulated, in a line.
@@ -32,7 +32,7 @@ pub(super) fn note(scenario: &Scenario, run: &Run) -> String {
 }
 
 /// The table, and what it means.
-pub(super) fn table(scenario: &Scenario, runs: &[Run]) -> String {
+pub(super) fn table(scenario: &Scenario, runs: &[Run], replay: Option<&Replay>) -> String {
     let best = scenario.optimum();
     let by_time = matches!(scenario.work, Work::Pages(_));
     let head = [
@@ -48,6 +48,7 @@ pub(super) fn table(scenario: &Scenario, runs: &[Run]) -> String {
         "paused s",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(replay.map(|replay| recorded(scenario, replay)));
     rows.extend(runs.iter().map(|run| row(scenario, run)));
     let mut text = format!("{}; seed {}\n", title(scenario), scenario.seed);
     let _ = match by_time {
@@ -62,6 +63,29 @@ pub(super) fn table(scenario: &Scenario, runs: &[Run]) -> String {
         }
     }
     text
+}
+
+/// The real run, as far as its records tell.
+fn recorded(scenario: &Scenario, replay: &Replay) -> Vec<String> {
+    let (pages, seconds) = (u64::from(replay.pages), replay.took.as_secs_f64());
+    let sent = pages + replay.refused + replay.faults;
+    let best = scenario.optimum();
+    let of_best = match scenario.work {
+        Work::Pages(wanted) if wanted == replay.pages => format!("{:.2}", seconds / best.time.as_secs_f64()),
+        _ => "-".to_owned(),
+    };
+    vec![
+        "(recorded)".to_owned(),
+        pages.to_string(),
+        format!("{seconds:.1}"),
+        of_best,
+        replay.refused.to_string(),
+        format!("{:.2}", 100.0 * replay.refused as f64 / (pages + replay.refused) as f64),
+        (sent - pages).to_string(),
+        format!("{:.3}", sent as f64 / pages as f64),
+        "-".to_owned(),
+        "-".to_owned(),
+    ]
 }
 
 fn row(scenario: &Scenario, run: &Run) -> Vec<String> {
@@ -82,7 +106,7 @@ fn row(scenario: &Scenario, run: &Run) -> Vec<String> {
 }
 
 /// The runs as one object.
-pub(super) fn json(scenario: &Scenario, runs: &[Run]) -> String {
+pub(super) fn json(scenario: &Scenario, runs: &[Run], replay: Option<&Replay>) -> String {
     let best = scenario.optimum();
     let pages = match scenario.work {
         Work::Pages(pages) => Some(pages),
@@ -98,6 +122,15 @@ pub(super) fn json(scenario: &Scenario, runs: &[Run]) -> String {
         "run_for_s": scenario.run_for.as_secs_f64(),
         "seed": scenario.seed,
         "best": { "pages": finite(best.pages), "seconds": best.time.as_secs_f64() },
+        "recorded": replay.map(|replay| json!({
+            "host": replay.host,
+            "pages": replay.pages,
+            "seconds": replay.took.as_secs_f64(),
+            "refused": replay.refused,
+            "faults": replay.faults,
+            "latency_ms": replay.latency.map(|latency| latency.as_secs_f64() * 1000.0),
+            "limiter": replay.limiter.as_ref().map(ToString::to_string),
+        })),
         "runs": runs.iter().map(|run| run_json(scenario, run)).collect::<Vec<_>>(),
     });
     format!("{object:#}\n")
