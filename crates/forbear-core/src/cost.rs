@@ -61,6 +61,23 @@ pub fn real(outcome: &Outcome, told: Option<u32>) -> Option<u32> {
     })
 }
 
+/// What is left of a server's budget that counts requests, by its last word less what was started since.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct RequestBudget {
+    /// All bits where it is unknown, or more than matters: nobody has as many on the wire.
+    pub(crate) left: u16,
+    /// The least that was told to be left since the wire was empty last.
+    pub(crate) low: u16,
+    /// When it is refilled.
+    pub(crate) resets: Timestamp,
+}
+
+impl RequestBudget {
+    /// Nothing is known.
+    pub(crate) const UNKNOWN: RequestBudget =
+        RequestBudget { left: u16::MAX, low: u16::MAX, resets: Timestamp::ZERO };
+}
+
 /// What is left of a server's budget that counts cost, by its last word less what was started since.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CostBudget {

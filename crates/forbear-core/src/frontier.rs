@@ -298,12 +298,6 @@ impl<K: Copy + Eq + Hash, T> Frontier<K, T> {
         self.lanes.len()
     }
 
-    /// Lanes that nothing holds up.
-    #[must_use]
-    pub fn lanes_ready(&self) -> usize {
-        self.ready.len()
-    }
-
     /// Items at hand that are not in flight.
     #[must_use]
     pub fn at_hand(&self) -> usize {

@@ -1,7 +1,11 @@
 //! What the server says is left: of requests, and of what they cost (H4, L1, C1).
 
 use super::{Budget, Cause, Change, Gate, Sent, incident::chance};
-use crate::{cost::CostBudget, policy::ScopePolicy, time::Timestamp};
+use crate::{
+    cost::{CostBudget, RequestBudget},
+    policy::ScopePolicy,
+    time::Timestamp,
+};
 
 impl Gate {
     /// A budget's numbers from a response to a request that was sent as `sent` (H4, L1): what is left until when, and the
@@ -32,14 +36,15 @@ impl Gate {
         if left > 0 {
             let on_wire = u16::try_from(self.in_flight.current()).unwrap_or(u16::MAX);
             let left = u16::try_from(left).unwrap_or(PLENTY);
-            let known = now < self.budget_resets && self.budget_left != PLENTY;
+            let before = self.clocks.requests();
+            let known = now < before.resets && before.left != PLENTY;
             // Answers to requests that were on the wire together come in any order: the lowest was written last.
-            let lowest = if known { left.min(self.budget_low) } else { left };
-            self.budget_low = if on_wire > 0 { lowest } else { PLENTY };
+            let lowest = if known { left.min(before.low) } else { left };
+            let low = if on_wire > 0 { lowest } else { PLENTY };
             // What is on the wire was not counted yet when this answer was written, or not all of it.
             let left = if lowest == PLENTY { PLENTY } else { lowest.saturating_sub(on_wire) };
-            self.budget_left = if known && on_wire > 0 { left.min(self.budget_left) } else { left };
-            self.budget_resets = resets;
+            let left = if known && on_wire > 0 { left.min(before.left) } else { left };
+            self.clocks.set_requests(RequestBudget { left, low, resets });
             return Change::None;
         }
         let before = self.paused_until;
@@ -50,7 +55,7 @@ impl Gate {
             }
             self.closed_at = now;
         }
-        self.budget_left = PLENTY;
+        self.forget_requests();
         self.clocks.set_budget(CostBudget::default());
         let until = resets.plus(self.pad(policy, wait)).plus(chance(wait, policy.jitter, roll));
         self.close_told(resets, until, Cause::Budget);
@@ -63,6 +68,17 @@ impl Gate {
         self.change_cost_budget(|budget| budget.correct(estimated, real));
     }
 
+    /// When the budget of requests is refilled, where it is used up until then.
+    pub(super) fn used_up_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let budget = self.clocks.requests();
+        (budget.left == 0 && now < budget.resets).then_some(budget.resets)
+    }
+
+    /// What is left of the requests is no longer known.
+    pub(super) fn forget_requests(&mut self) {
+        self.clocks.set_requests(RequestBudget { left: PLENTY, ..self.clocks.requests() });
+    }
+
     /// What is left of a budget of cost, where one is known.
     pub(super) fn change_cost_budget(&mut self, change: impl FnOnce(&mut CostBudget)) {
         let mut budget = self.clocks.budget();
@@ -73,5 +89,5 @@ impl Gate {
     }
 }
 
-/// No budget that is larger needs to be counted: nobody has as many on the wire.
-pub(super) const PLENTY: u16 = u16::MAX;
+/// Unknown, or more than needs to be counted.
+const PLENTY: u16 = RequestBudget::UNKNOWN.left;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, Change, FORGIVEN, Gate, Sent, Told, budget::PLENTY, seconds};
+use super::{Cause, Change, FORGIVEN, Gate, Sent, Told, seconds};
 use crate::{learn::Refused, policy::ScopePolicy, time::Timestamp};
 
 impl Gate {
@@ -124,7 +124,7 @@ impl Gate {
     /// Our credentials were refused for `item`. The second item in a row without a success between stops the account.
     pub fn unauthorised(&mut self, policy: &ScopePolicy, sent: Sent, item: u64, now: Timestamp) -> Change {
         let change = self.unanswered(policy, sent, now);
-        let item = item as u32; // enough to tell two items in a row apart
+        let item = item as u16; // enough to tell two items in a row apart
         if self.unauthorised == 0 || self.unauthorised_item != item {
             self.unauthorised = self.unauthorised.saturating_add(1);
             self.unauthorised_item = item;
@@ -173,7 +173,7 @@ impl Gate {
         self.incidents = self.incidents.saturating_add(1);
         self.early_probe_at = Timestamp::ZERO;
         self.closed_at = now;
-        self.budget_left = PLENTY;
+        self.forget_requests();
         if !probing && !self.learns(policy) {
             self.in_flight.refused(sent.in_flight); // a learner knows whether it is them that are too many
         }

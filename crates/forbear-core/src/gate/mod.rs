@@ -27,16 +27,15 @@ mod state;
 
 use std::time::Duration;
 
-use self::{
-    budget::PLENTY,
-    probe::Probe,
-    ramp::{Form, Ramp, Stretch, milliseconds},
-};
 pub use self::{
     facts::{Budget, Cause, Change, Check, Sent, Told},
     probe::Fence,
     snapshot::Snapshot,
     state::State,
+};
+use self::{
+    probe::Probe,
+    ramp::{Form, Ramp, Stretch, milliseconds},
 };
 use crate::{
     circuit::Circuit, inflight::InFlight, learn::Learner, pace::Clocks, policy::ScopePolicy, time::Timestamp,
@@ -58,7 +57,7 @@ pub struct Gate {
     overloads_in_row: u8,
     /// Refused credentials in a row, and whose item the last one was.
     unauthorised: u8,
-    unauthorised_item: u32,
+    unauthorised_item: u16,
     incidents: u32,
     circuit: Circuit,
     paused_until: Timestamp,
@@ -85,15 +84,10 @@ pub struct Gate {
     round_trip_us: u32,
     /// Starts a second by the server's own numbers; zero where it gave none.
     stated_rate: f32,
-    /// What is left of a budget, by the server's last word less what was sent since.
-    /// [`PLENTY`] where it is unknown, or more than matters.
-    budget_left: u16,
-    /// The least that was told to be left since the wire was empty last.
-    budget_low: u16,
-    budget_resets: Timestamp,
     /// In milliseconds, wrapping.
     last_cut_ms: u32,
-    retry_tokens: f32,
+    /// In fifths of a retry: what a first try pays (V3).
+    retry_fifths: u16,
     /// In whole seconds, both.
     retry_refilled_s: u32,
     last_used_s: u32,
@@ -135,11 +129,8 @@ impl Gate {
             accepted: 0,
             round_trip_us: 0,
             stated_rate: 0.0,
-            budget_left: PLENTY,
-            budget_low: PLENTY,
-            budget_resets: Timestamp::ZERO,
             last_cut_ms: 0,
-            retry_tokens: RETRY_FLOOR,
+            retry_fifths: RETRY_FLOOR * RETRY,
             retry_refilled_s: 0,
             last_used_s: 0,
         }
@@ -147,8 +138,15 @@ impl Gate {
 
     /// Notes the start of a request that [`Gate::check`] let pass at the same `now`: takes its slot and its place on the
     /// wire, and the probe's lease where the scope was shut (B2: claimed last, by a request that is really sent).
+    #[inline]
     #[must_use = "whoever starts must report"]
     pub fn take(&mut self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> Sent {
+        let (fence, in_flight) = self.start(policy, now, cost);
+        Sent { at: now, fence, in_flight }
+    }
+
+    /// The two that a start finds out, in registers: written to memory one by one and read together they would be waited for.
+    fn start(&mut self, policy: &ScopePolicy, now: Timestamp, cost: u32) -> (Fence, u32) {
         policy.rates.take(&mut self.clocks, now, cost);
         if self.ramp.form != Form::Free {
             if self.shut {
@@ -162,9 +160,7 @@ impl Gate {
         }
         self.in_flight.take();
         self.last_used_s = seconds(now);
-        if self.budget_left != PLENTY {
-            self.budget_left = self.budget_left.saturating_sub(1);
-        }
+        self.clocks.take_request();
         self.change_cost_budget(|budget| budget.take(cost));
         let mut fence = Fence::NONE;
         if self.shut {
@@ -173,7 +169,7 @@ impl Gate {
         } else if self.opened_at == Timestamp::ZERO {
             self.opened_at = now;
         }
-        Sent { at: now, fence, in_flight: self.in_flight.current() }
+        (fence, self.in_flight.current())
     }
 
     /// Gives everything back for a request that was never sent (except its slot: a slot that passed is gone).
@@ -269,17 +265,17 @@ impl Gate {
     /// Takes one retry after a fault from the scope's budget (V3): a fifth of the first tries, and ten a second at
     /// least. False when it is used up.
     pub fn take_retry(&mut self, now: Timestamp) -> bool {
-        let refill = seconds(now).saturating_sub(self.retry_refilled_s).min(60) as f32 * RETRY_FLOOR;
+        let passed = seconds(now).saturating_sub(self.retry_refilled_s).min(60) as u16;
         self.retry_refilled_s = seconds(now);
-        self.retry_tokens = (self.retry_tokens + refill).min(RETRY_MOST);
-        let granted = self.retry_tokens >= 1.0;
-        self.retry_tokens -= f32::from(u8::from(granted));
+        self.retry_fifths = (self.retry_fifths + passed * RETRY_FLOOR * RETRY).min(RETRY_MOST * RETRY);
+        let granted = self.retry_fifths >= RETRY;
+        self.retry_fifths -= RETRY * u16::from(granted);
         granted
     }
 
     /// A first try pays into the budget for retries (V3).
     pub fn first_try(&mut self) {
-        self.retry_tokens = (self.retry_tokens + RETRY_SHARE).min(RETRY_MOST);
+        self.retry_fifths = (self.retry_fifths + 1).min(RETRY_MOST * RETRY);
     }
 
     /// Whether a request of this cost may start at `now`. Changes nothing: S1 asks all scopes first, and takes then.
@@ -299,12 +295,12 @@ impl Gate {
                 return Check::Wait { until, cause: Cause::Probing };
             }
             answer = Check::Probe;
-        } else if self.budget_left == 0 && now < self.budget_resets {
+        } else if let Some(resets) = self.used_up_until(now) {
             // What may still be left is on the wire; its answers will say.
             return if self.in_flight.current() > 0 {
                 Check::Full
             } else {
-                let until = self.budget_resets.plus(self.pad(policy, Duration::ZERO));
+                let until = resets.plus(self.pad(policy, Duration::ZERO));
                 Check::Wait { until, cause: Cause::Budget }
             };
         } else if let Some(resets) = self.clocks.budget().wait(now, cost) {
@@ -432,6 +428,6 @@ const IDLE_S: u32 = 60;
 /// One whose limit is known is remembered for so long.
 const LEARNED_S: u32 = 3600;
 /// V3: each first try pays for a fifth of a retry; ten a second are free (Finagle's figures), a hundred can be saved up.
-const RETRY_SHARE: f32 = 0.2;
-const RETRY_FLOOR: f32 = 10.0;
-const RETRY_MOST: f32 = 100.0;
+const RETRY: u16 = 5;
+const RETRY_FLOOR: u16 = 10;
+const RETRY_MOST: u16 = 100;

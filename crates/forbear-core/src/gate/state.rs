@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     circuit::Circuit,
-    cost::CostBudget,
+    cost::{CostBudget, RequestBudget},
     inflight::InFlight,
     pace::{Clocks, MAX_RATES},
     policy::ScopePolicy,
@@ -100,6 +100,7 @@ impl Gate {
             _ => (0, 0.0, false),
         };
         let ((clocks, largest_cost), cost) = (self.clocks.parts(), self.clocks.budget());
+        let requests = self.clocks.requests();
         State {
             shut: self.shut,
             resumes: self.resumes,
@@ -121,7 +122,7 @@ impl Gate {
             blocked_in_row: self.blocked_in_row,
             overloads_in_row: self.overloads_in_row,
             unauthorised: self.unauthorised,
-            unauthorised_item: self.unauthorised_item,
+            unauthorised_item: self.unauthorised_item.into(),
             circuit_refusals: self.circuit.refusals,
             circuit_incidents: self.circuit.incidents,
             rate: self.ramp.rate(),
@@ -146,11 +147,11 @@ impl Gate {
             cap_grown_ms: self.in_flight.grown_ms,
             round_trip_us: self.round_trip_us,
             stated_rate: self.stated_rate,
-            budget_left: self.budget_left,
-            budget_low: self.budget_low,
-            budget_resets: self.budget_resets,
+            budget_left: requests.left,
+            budget_low: requests.low,
+            budget_resets: requests.resets,
             last_cut_ms: self.last_cut_ms,
-            retry_tokens: self.retry_tokens,
+            retry_tokens: f32::from(self.retry_fifths) / f32::from(super::RETRY),
             retry_refilled_s: self.retry_refilled_s,
             last_used_s: self.last_used_s,
             pad_ms: self.probe.pad.ms,
@@ -192,6 +193,8 @@ impl Gate {
         };
         let mut clocks = Clocks::from_parts(state.clocks, state.largest_cost);
         clocks.set_budget(CostBudget { left: state.cost_left, resets: state.cost_resets });
+        let (left, low, resets) = (state.budget_left, state.budget_low, state.budget_resets);
+        clocks.set_requests(RequestBudget { left, low, resets });
         Gate {
             shut: state.shut,
             resumes: state.resumes,
@@ -201,7 +204,7 @@ impl Gate {
             blocked_in_row: state.blocked_in_row,
             overloads_in_row: state.overloads_in_row,
             unauthorised: state.unauthorised,
-            unauthorised_item: state.unauthorised_item,
+            unauthorised_item: state.unauthorised_item as u16,
             incidents: state.incidents,
             circuit: Circuit { refusals: state.circuit_refusals, incidents: state.circuit_incidents },
             paused_until: state.paused_until,
@@ -226,11 +229,10 @@ impl Gate {
             accepted: state.accepted,
             round_trip_us: state.round_trip_us,
             stated_rate: finite(state.stated_rate),
-            budget_left: state.budget_left,
-            budget_low: state.budget_low,
-            budget_resets: state.budget_resets,
             last_cut_ms: state.last_cut_ms,
-            retry_tokens: finite(state.retry_tokens).min(super::RETRY_MOST),
+            retry_fifths: (finite(state.retry_tokens).min(f32::from(super::RETRY_MOST))
+                * f32::from(super::RETRY))
+            .round() as u16,
             retry_refilled_s: state.retry_refilled_s,
             last_used_s: state.last_used_s,
         }

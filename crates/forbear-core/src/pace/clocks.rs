@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::{Counts, MAX_RATES, Rate, RateList};
-use crate::{cost::CostBudget, time::Timestamp};
+use crate::{
+    cost::{CostBudget, RequestBudget},
+    time::Timestamp,
+};
 
 /// The rates that hold for a scope together, made ready for [`Clocks`].
 ///
@@ -35,12 +38,13 @@ pub struct Clocks {
     far: Option<Box<Far>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Far {
     clocks: [u64; MAX_RATES - NEAR],
     /// The most that a start has cost, or was found to have cost.
     largest: u32,
     budget: CostBudget,
+    requests: RequestBudget,
 }
 
 impl From<RateList> for Rates {
@@ -248,6 +252,27 @@ impl Clocks {
         }
     }
 
+    /// What is left of a server's budget that counts requests.
+    pub(crate) fn requests(&self) -> RequestBudget {
+        self.far.as_ref().map_or(RequestBudget::UNKNOWN, |far| far.requests)
+    }
+
+    /// The same, from now on.
+    pub(crate) fn set_requests(&mut self, requests: RequestBudget) {
+        if self.far.is_some() || requests != RequestBudget::UNKNOWN {
+            self.far().requests = requests;
+        }
+    }
+
+    /// A request starts.
+    pub(crate) fn take_request(&mut self) {
+        if let Some(far) = &mut self.far
+            && far.requests.left != RequestBudget::UNKNOWN.left
+        {
+            far.requests.left = far.requests.left.saturating_sub(1);
+        }
+    }
+
     fn at(&self, i: usize) -> u64 {
         match self.near.get(i) {
             Some(tat) => *tat,
@@ -268,14 +293,24 @@ impl Clocks {
     }
 
     fn far(&mut self) -> &mut Far {
-        self.far.get_or_insert_default()
+        self.far.get_or_insert_with(|| {
+            let requests = RequestBudget::UNKNOWN;
+            Box::new(Far {
+                clocks: [0; MAX_RATES - NEAR],
+                largest: 0,
+                budget: CostBudget::default(),
+                requests,
+            })
+        })
     }
 }
 
 /// By what they say: a part that says nothing is as good as none.
 impl PartialEq for Clocks {
     fn eq(&self, other: &Clocks) -> bool {
-        self.parts() == other.parts() && self.budget() == other.budget()
+        self.parts() == other.parts()
+            && self.budget() == other.budget()
+            && self.requests() == other.requests()
     }
 }
 
