@@ -178,7 +178,7 @@ fn what_cannot_be_used_is_said_with_its_status_and_without_a_secret() {
     for (words, key, status, says) in [
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", &nowhere, "--job", "j"], KEY, 6, "127.0.0.1:9"),
         (vec!["job", "show", "j", "--queue", &nowhere], KEY, 6, "127.0.0.1:9"),
-        (vec!["job", "show", "j", "--queue", &there], KEY, 2, "there is no job j"),
+        (vec!["job", "show", "j", "--queue", &there], KEY, 2, "there is no job j at postgres://127.0.0.1"),
         (vec!["fetch", "-o", "a", "--queue", &there, "--job", "j"], KEY, 2, "no INPUT"),
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", &there], KEY, 2, "--job"),
         (vec!["fetch", "urls.txt", "-o", "a", "--queue", "q.job", "--job", "j"], KEY, 2, "leave --job out"),
@@ -196,5 +196,114 @@ fn what_cannot_be_used_is_said_with_its_status_and_without_a_secret() {
         assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
         assert!(said.contains(says), "{words:?}: {said}");
         assert!(!said.contains(PASSWORD), "{said}");
+    }
+}
+
+#[test]
+fn k1_a_server_that_does_not_let_us_in_is_named_with_what_to_do_and_no_password() {
+    let hba = "host all forbear 127.0.0.1/32 trust\nhost all poor 127.0.0.1/32 trust\n\
+               host all asked 127.0.0.1/32 scram-sha-256\n";
+    let server = TestPostgres::start_from(&[], &[("pg_hba.conf", hba)]);
+    server.sql("CREATE ROLE asked LOGIN PASSWORD 'right'");
+    server.sql("CREATE ROLE poor LOGIN");
+    server.sql("GRANT CREATE ON DATABASE postgres TO asked");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("urls.txt"), "http://127.0.0.1:9/\n").unwrap();
+    let place = format!("127.0.0.1:{}", server.port());
+    for (user, rest, status, says) in [
+        (format!("asked:{PASSWORD}"), "/postgres", 6, "look at user and password"),
+        ("asked".into(), "/postgres", 6, "asks for a password"),
+        ("nobody".into(), "/postgres", 6, "pg_hba.conf"),
+        ("forbear".into(), "/nowhere", 6, "createdb"),
+        ("forbear".into(), "/postgres?sslmode=require", 6, "look at sslmode"),
+        ("forbear".into(), "/postgres?sslmode=verify-full&sslrootcert=none.pem", 2, "sslrootcert=none.pem"),
+        ("poor".into(), "/postgres", 2, "GRANT CREATE"),
+    ] {
+        let queue = format!("postgres://{user}@{place}{rest}");
+        let words = ["fetch", "urls.txt", "-o", "out", "--queue", &queue, "--job", "j", "--progress", "none"];
+        let output = forbear(dir.path()).args(words).env("FORBEAR_KEY", KEY).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{queue}: {said}");
+        assert!(said.contains(says) && said.contains(&place), "{queue}: {said}");
+        assert!(!said.contains(PASSWORD), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    // The same with what was asked for.
+    let queue = format!("postgres://asked:right@{place}/postgres");
+    let words = ["fetch", "urls.txt", "-o", "out", "--queue", &queue, "--job", "j", "--max-attempts", "1"];
+    let output = forbear(dir.path()).args(words).env("FORBEAR_KEY", KEY).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn j2_a_job_in_a_database_is_shown_listed_put_back_and_exported() {
+    let (nginx, server) = (Nginx::start("", ""), TestPostgres::start());
+    let dir = tempfile::tempdir().unwrap();
+    let base = nginx.base();
+    let input = format!(
+        "{{\"url\":\"{base}/p/1?token=s3cret\",\"headers\":{{\"Authorization\":\"Bearer s3cret\"}}}}\n\
+         {{\"url\":\"{base}/gone/2?token=s3cret\",\"id\":\"second\"}}\n\
+         not a line, s3cret\n\
+         {{\"url\":\"{base}/p/4\",\"not_before\":\"2099-01-01T00:00:00Z\"}}\n"
+    );
+    fs::write(dir.path().join("items.jsonl"), input).unwrap();
+    let queue = server.url_with_password(PASSWORD);
+    let run = |words: &[&str]| {
+        let output = forbear(dir.path())
+            .args(words)
+            .args(["--queue", &queue])
+            .env("FORBEAR_KEY", KEY)
+            .output()
+            .unwrap();
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text);
+            assert!(!text.contains(PASSWORD) && !text.contains("s3cret"), "{text}");
+        }
+        output
+    };
+    let text = |output: &Output| String::from_utf8(output.stdout.clone()).unwrap();
+    let fetch = ["fetch", "items.jsonl", "-o", "out", "--job", "n", "--progress", "none", "--run-for", "20s"];
+    let fetched = run(&fetch);
+    assert_eq!(fetched.status.code(), Some(4), "{}", String::from_utf8_lossy(&fetched.stderr));
+
+    let counts = || -> Value {
+        let shown = run(&["job", "show", "n", "--json"]);
+        serde_json::from_slice::<Value>(&shown.stdout).unwrap()["counts"].clone()
+    };
+    let counted = counts();
+    assert_eq!((&counted["done"], &counted["failed"], &counted["parked"]), (&1.into(), &2.into(), &1.into()));
+    let shown = run(&["job", "show", "n"]);
+    assert!(shown.status.success() && text(&shown).contains("postgres://127.0.0.1"), "{}", text(&shown));
+    for (state, lines) in [("done", 1), ("failed", 2), ("parked", 1), ("pending", 0), ("leased", 0)] {
+        let listed = run(&["job", "list", "n", "--state", state, "--json"]);
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        assert_eq!(text(&listed).lines().count(), lines, "{state}: {}", text(&listed));
+        assert!(text(&listed).lines().all(|line| line.contains(state)), "{}", text(&listed));
+    }
+    assert_eq!(
+        text(&run(&["job", "list", "n", "--limit", "3"])).lines().count(),
+        1 + 3,
+        "a header and three"
+    );
+    let exported = run(&["job", "export", "n"]);
+    let records: Vec<Value> =
+        text(&exported).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.len(), 4, "{records:?}");
+    let outcomes: Vec<_> = records.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["done", "failed", "failed", "parked"]);
+
+    let retried = run(&["job", "retry", "n", "--parked"]);
+    assert!(text(&retried).contains("1 failed item is pending again, and 1 parked"), "{}", text(&retried));
+    let goes_on = String::from_utf8(retried.stderr).unwrap();
+    assert!(goes_on.contains("--job n"), "{goes_on}");
+    let fetched = run(&["fetch", "-o", "out", "--job", "n", "--progress", "none"]);
+    assert_eq!(fetched.status.code(), Some(3), "{}", String::from_utf8_lossy(&fetched.stderr));
+    assert_eq!((&counts()["done"], &counts()["failed"]), (&2.into(), &2.into()));
+    // Whoever has the database, or a copy of it, has none of this.
+    let dump = server.dump();
+    assert!(dump.contains("second"), "the ids of items are no secret");
+    for secret in ["s3cret", PASSWORD] {
+        let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!dump.contains(secret) && !dump.contains(&hex), "{secret}: {dump}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a job in PostgreSQL costs as it grows: bulk load, claims, ends, at several sizes of one job.
+//! What a job in PostgreSQL costs as it grows: bulk load, claims, ends, parked items that wake, at several sizes of one job.
 //!
 //! ```text
 //! FORBEAR_KEY=... cargo run --release -p forbear-store --example queue_curve -- URL [ITEMS,ITEMS,...] [LANES]
@@ -13,17 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use forbear_core::time::Timestamp;
 use forbear_store::queue::*;
 
 const BATCH: u64 = 4096;
 /// Claims that are measured at each size, and their items.
 const CLAIMS: usize = 400;
 const CLAIM: usize = 32;
+/// Items that are parked and woken at each size, and how many of them at once.
+const PARKED: usize = 2000;
+const WAKE: usize = 500;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let url = args.next().ok_or("usage: queue_curve URL [ITEMS,ITEMS,...] [LANES]")?;
-    let sizes = args.next().unwrap_or_else(|| "100000,1000000,5000000".to_owned());
+    let sizes = args.next().unwrap_or_else(|| "100000,500000,1000000,2000000,5000000".to_owned());
     let sizes = sizes.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let lanes: u64 = args.next().map_or(Ok(300), |n| n.parse())?;
     let Ok(QueueAddress::Postgres(queue)) = url.parse() else {
@@ -47,12 +51,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let at = |share: usize| measured.claims[(measured.claims.len() - 1) * share / 100].as_micros();
         let text = format!(
             "{{\"items\":{size},\"load_per_s\":{load:.0},\"claim_us\":{},\"claim_us_99\":{},\"claimed_per_s\":{:.0},\
-             \"ended_per_s\":{:.0},\"lanes_us\":{}}}\n",
+             \"ended_per_s\":{:.0},\"lanes_us\":{},\"wake_us\":{}}}\n",
             at(50),
             at(99),
             measured.items as f64 / measured.claims.iter().sum::<Duration>().as_secs_f64(),
             measured.items as f64 / measured.took.as_secs_f64(),
             measured.lanes.as_micros(),
+            measured.wake.as_micros(),
         );
         std::io::stdout().write_all(text.as_bytes())?;
     }
@@ -84,6 +89,8 @@ struct Measured {
     took: Duration,
     /// A page of all lanes.
     lanes: Duration,
+    /// A page of parked items whose time has come, until they are pending and that is durable.
+    wake: Duration,
 }
 
 async fn measure(job: &Job) -> Result<Measured, QueueError> {
@@ -105,6 +112,27 @@ async fn measure(job: &Job) -> Result<Measured, QueueError> {
         }
     }
     job.flush().await?;
+    let took = began.elapsed();
     claims.sort_unstable();
-    Ok(Measured { claims, items, took: began.elapsed(), lanes: listed })
+    Ok(Measured { claims, items, took, lanes: listed, wake: wake(job, &lanes).await? })
+}
+
+/// Parks items and wakes them: the mean of a page.
+async fn wake(job: &Job, lanes: &[Lane]) -> Result<Duration, QueueError> {
+    let due = Timestamp::from_secs(1);
+    let mut parked = 0;
+    for lane in lanes.iter().cycle().take(PARKED.div_ceil(CLAIM)) {
+        for item in job.claim(lane.id, CLAIM).await? {
+            job.park(item.lease, Until::Time(due), "told", item.counters)?;
+            parked += 1;
+        }
+    }
+    job.flush().await?;
+    let (began, mut pages, mut woken) = (Instant::now(), 0, 0);
+    while woken < parked {
+        let page = job.wake_due(due, WAKE).await?.items;
+        assert!(page > 0, "{woken} of {parked} woken");
+        (pages, woken) = (pages + 1, woken + page);
+    }
+    Ok(began.elapsed() / pages)
 }

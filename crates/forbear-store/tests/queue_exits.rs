@@ -16,61 +16,6 @@ fn kept(place: &Place) -> Vec<ExitRow> {
 }
 
 #[test]
-fn e2_all_that_is_told_of_an_exit_comes_back() {
-    block_on(async {
-        let place = Place::new().await;
-        let job = place.open().await;
-        let told = ExitRow {
-            name: "socks5h://[2001:db8::7]:1080#2".into(),
-            state: "failing".into(),
-            requests: 21,
-            done: 6,
-            refused: 5,
-            blocked: 4,
-            faults: 3,
-            bytes: 1 << 40,
-            cost: Some(0.25),
-        };
-        job.save_exits(vec![told.clone(), row("http://a:1", 40, None)]).expect("saved");
-        job.flush().await.expect("flushed");
-        assert_eq!(
-            kept(&place),
-            [row("http://a:1", 40, None), told],
-            "seen while it runs, the busiest first"
-        );
-        job.close().await.expect("closed");
-        assert!(JobFile::open(place.job()).expect("opens").is_consistent().expect("readable"));
-    });
-}
-
-#[test]
-fn e2_numbers_add_up_over_runs_and_not_within_one() {
-    block_on(async {
-        let place = Place::new().await;
-        for run in 1..=3 {
-            let job = place.open().await;
-            for told in [5, 5, 8, 10] {
-                job.save_exits(vec![
-                    row("http://a:1", told, Some(told as f64 * 0.5)),
-                    row("http://b:1", 1, None),
-                ])
-                .expect("saved");
-                job.flush().await.expect("flushed");
-            }
-            let last = ExitRow { state: format!("state {run}"), ..row("http://a:1", 10, Some(5.0)) };
-            job.save_exits(vec![last]).expect("saved");
-            job.close().await.expect("closed");
-            let sum = ExitRow {
-                state: format!("state {run}"),
-                ..row("http://a:1", 10 * run, Some(5.0 * run as f64))
-            };
-            let other = ExitRow { done: 0, ..row("http://b:1", run, None) };
-            assert_eq!(kept(&place), [sum, other], "after run {run}");
-        }
-    });
-}
-
-#[test]
 fn e2_a_price_that_came_later_or_went_leaves_the_sum_of_what_was_known() {
     block_on(async {
         let place = Place::new().await;

@@ -1,6 +1,6 @@
 //! SIGKILL at random moments: no item lost, no record twice, at most what was in flight done again (J1).
 //!
-//! `FORBEAR_KILLS=1000` makes the campaign longer, `FORBEAR_KILL_SEED` repeats one.
+//! `FORBEAR_ROUNDS=1000` makes the campaign longer, `FORBEAR_KILL_SEED` repeats one.
 
 mod queue_support;
 
@@ -8,15 +8,15 @@ use std::{
     collections::HashMap,
     env, fs,
     io::Write,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use forbear_core::time::Timestamp;
 use forbear_store::queue::{inspect::JobFile, *};
-use queue_support::*;
+use queue_support::{kill::*, *};
 
 const LINES: u64 = 2500;
 /// Items claimed and not durable: what a kill may cost.
@@ -27,10 +27,8 @@ fn j1_sigkill_at_any_moment() {
     if let Some(dir) = env::var_os("FORBEAR_KILL_CHILD") {
         return block_on(run(&PathBuf::from(dir)));
     }
-    let kills: u64 = env::var("FORBEAR_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
-    let seed = env::var("FORBEAR_KILL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(now);
-    let mut dice = Dice(seed);
+    let kills = rounds().unwrap_or(10);
+    let (mut dice, seed) = Dice::seeded();
     // Twelve kills go into one job; a longer campaign uses several.
     for first in (0..kills).step_by(12) {
         campaign(&mut dice, (kills - first).min(12), seed);
@@ -125,72 +123,25 @@ async fn run(dir: &Path) {
     job.close().await.expect("closed");
 }
 
-async fn work(job: &Job, mut item: Item, fetched: &mut fs::File) {
-    let line = item.lease.seq().0;
-    item.counters.attempts += 1;
-    // Each kind of way back, once for some of the items, and before they are "sent".
-    if item.counters.attempts == 1 {
-        match line % 11 {
-            3 => return job.release(item).expect("released"),
-            5 => {
-                let due = now().plus(Duration::from_millis(20));
-                return job.park(item.lease, Until::Time(due), "told", item.counters).expect("parked");
-            }
-            _ => {}
-        }
-    }
-    fetched.write_all(format!("{line}\n").as_bytes()).expect("written");
-    let (ending, outcome) = match line % 7 {
-        1 => (Ending::Failed, "failed"),
-        2 => (Ending::Unknown, "unknown"),
-        _ => (Ending::Done, "done"),
+async fn work(job: &Job, item: Item, fetched: &mut fs::File) {
+    let item = match turn_back(job, item) {
+        ControlFlow::Continue(item) => item,
+        ControlFlow::Break(said) => return said.expect("gone back"),
     };
-    let id = item.id.as_ref().map_or_else(|| line.to_string(), |id| format!("\"{id}\""));
-    let pad = "x".repeat((line % 500) as usize);
-    let record = format!(r#"{{"id":{id},"line":{line},"outcome":"{outcome}","pad":"{pad}"}}"#);
-    let finish =
-        Finish { lease: item.lease, ending, record: record.into(), body: None, counters: item.counters };
-    job.finish(finish).await.expect("finished");
+    let line = item.lease.seq().0;
+    fetched.write_all(format!("{line}\n").as_bytes()).expect("written");
+    job.finish(answer(item)).await.expect("finished");
 }
 
 fn import(job: &Job) {
     let mut line = job.position().line;
     while line < LINES {
         let last = (line + 40).min(LINES);
-        let mut part = Batch { position: InputPosition { offset: last * 7, line: last }, ..Batch::default() };
-        for line in line + 1..=last {
-            if line % 97 == 0 {
-                let record =
-                    format!(r#"{{"id":{line},"line":{line},"outcome":"failed","error":"not a URL"}}"#);
-                part.bad.push(BadLine { seq: Seq(line), record: record.into() });
-                continue;
-            }
-            let mut item = item(line, &format!("h{}", line % 5));
-            item.id = (line % 3 == 0).then(|| format!("id-{line}"));
-            item.request.priority = (line % 2) as i32;
-            part.items.push(item);
-        }
+        let mut part = part(line, last, 5);
         if last == LINES {
             part.end = InputEnd::Reached;
         }
         job.import(part).expect("imported");
         line = last;
-    }
-}
-
-fn now() -> Timestamp {
-    Timestamp::ZERO.plus(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970"))
-}
-
-/// A small generator (splitmix64), so that a campaign can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
     }
 }

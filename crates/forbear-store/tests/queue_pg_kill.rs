@@ -11,16 +11,16 @@ mod queue_support;
 use std::{
     collections::HashMap,
     env, fs,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use forbear_core::time::Timestamp;
 use forbear_store::queue::{inspect::JobFile, *};
 use postgres::{KEY, TestPostgres};
-use queue_support::*;
+use queue_support::{kill::*, *};
 
 const PROCESSES: usize = 4;
 /// Items that wait at least, until the input ends.
@@ -35,12 +35,9 @@ fn j1_pg_sigkill_of_four_processes_and_restarts_of_the_server() {
     if let Some(dir) = env::var_os("FORBEAR_KILL_CHILD") {
         return block_on(run(&PathBuf::from(dir)));
     }
-    let long: Option<u64> = env::var("FORBEAR_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let (kills, items) = long.map_or((6, 4_000), |kills| (kills, 50_000));
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
-    let seed = env::var("FORBEAR_KILL_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(now);
-    eprintln!("FORBEAR_KILL_SEED={seed}");
-    campaign(&mut Dice(seed), kills, items, seed);
+    let (kills, items) = rounds().map_or((6, 4_000), |kills| (kills, 50_000));
+    let (mut dice, seed) = Dice::seeded();
+    campaign(&mut dice, kills, items, seed);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the moment of the kill is the subject")]
@@ -169,40 +166,21 @@ async fn run(dir: &Path) {
     job.close().await.expect("closed");
 }
 
-async fn work(job: &Job, mut item: Item, fetched: &mut fs::File) {
-    let line = item.lease.seq().0;
-    item.counters.attempts += 1;
+async fn work(job: &Job, item: Item, fetched: &mut fs::File) {
     let taken = |said: Result<(), QueueError>| match said {
         // Lost to others, who have it now.
         Ok(()) | Err(QueueError::StaleLease) => {}
         Err(error) => panic!("{error}"),
     };
-    // Each kind of way back, once for some of the items, and before they are "sent".
-    if item.counters.attempts == 1 {
-        match line % 11 {
-            3 => return taken(job.release(item)),
-            5 => {
-                let due = now().plus(Duration::from_millis(20));
-                return taken(job.park(item.lease, Until::Time(due), "told", item.counters));
-            }
-            _ => {}
-        }
-    }
+    let item = match turn_back(job, item) {
+        ControlFlow::Continue(item) => item,
+        ControlFlow::Break(said) => return taken(said),
+    };
     if !job.is_current(item.lease) {
         return;
     }
     std::io::Write::write_all(fetched, b".").expect("written");
-    let (ending, outcome) = match line % 7 {
-        1 => (Ending::Failed, "failed"),
-        2 => (Ending::Unknown, "unknown"),
-        _ => (Ending::Done, "done"),
-    };
-    let id = item.id.as_ref().map_or_else(|| line.to_string(), |id| format!("\"{id}\""));
-    let pad = "x".repeat((line % 300) as usize);
-    let record = format!(r#"{{"id":{id},"line":{line},"outcome":"{outcome}","pad":"{pad}"}}"#);
-    let finish =
-        Finish { lease: item.lease, ending, record: record.into(), body: None, counters: item.counters };
-    taken(job.finish(finish).await);
+    taken(job.finish(answer(item)).await);
 }
 
 fn import(job: &Job, items: u64, enough: &Path) {
@@ -214,19 +192,7 @@ fn import(job: &Job, items: u64, enough: &Path) {
             continue;
         }
         let last = line + 500;
-        let mut part = Batch { position: InputPosition { offset: last * 7, line: last }, ..Batch::default() };
-        for line in line + 1..=last {
-            if line % 97 == 0 {
-                let record =
-                    format!(r#"{{"id":{line},"line":{line},"outcome":"failed","error":"not a URL"}}"#);
-                part.bad.push(BadLine { seq: Seq(line), record: record.into() });
-                continue;
-            }
-            let mut item = item(line, &format!("h{}", line % 23));
-            item.id = (line % 3 == 0).then(|| format!("id-{line}"));
-            item.request.priority = (line % 2) as i32;
-            part.items.push(item);
-        }
+        let mut part = part(line, last, 23);
         if end {
             part.end = InputEnd::Reached;
         }
@@ -234,22 +200,5 @@ fn import(job: &Job, items: u64, enough: &Path) {
             return; // done, or another one imports now, or will
         }
         line = last;
-    }
-}
-
-fn now() -> Timestamp {
-    Timestamp::ZERO.plus(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970"))
-}
-
-/// A small generator (splitmix64), so that a campaign can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
     }
 }

@@ -5,7 +5,10 @@ mod postgres;
 mod queue_support;
 
 use forbear_core::time::Timestamp;
-use forbear_store::queue::*;
+use forbear_store::queue::{
+    inspect::{JobFile, Retry, Running, State, Which, retry, unpark},
+    *,
+};
 use postgres::PgPlace;
 use queue_support::queue_conformance;
 

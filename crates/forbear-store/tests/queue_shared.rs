@@ -7,7 +7,7 @@ mod queue_support;
 use std::{sync::Arc, time::Duration};
 
 use forbear_store::queue::{
-    inspect::{JobFile, Retry, Running, State, Which, retry, unpark},
+    inspect::{JobFile, Retry, Running, retry, unpark},
     *,
 };
 use postgres::{LEASE, PgPlace};
@@ -223,6 +223,18 @@ fn j1_the_next_process_of_an_output_matches_its_tail_and_has_its_leases_at_once(
     });
 }
 
+/// A secret as it may be written: plain, in hexadecimal, and in base64 at each of its three places in a text.
+fn forms(secret: &str) -> Vec<String> {
+    let mut forms = vec![secret.to_owned(), secret.bytes().map(|b| format!("{b:02x}")).collect()];
+    for before in 0..3 {
+        let text = format!("{}{secret}", "-".repeat(before));
+        let whole = base64::Engine::encode(&base64::engine::general_purpose::STANDARD_NO_PAD, text);
+        // Without the first and last characters, which are others' too.
+        forms.push(whole[(before * 8).div_ceil(6)..whole.len() - 1].to_owned());
+    }
+    forms
+}
+
 #[test]
 fn k1_the_database_holds_no_secret_and_another_key_is_refused() {
     block_on(async {
@@ -236,15 +248,18 @@ fn k1_the_database_holds_no_secret_and_another_key_is_refused() {
         job.import(batch(vec![NewItem { request: request.clone(), ..item(1, "h") }])).expect("imported");
         job.flush().await.expect("flushed");
         assert_eq!(claim(&job, 1).await[0].request, request);
-        let hex = |text: &str| text.bytes().map(|b| format!("{b:02x}")).collect::<String>();
-        let tables = place
-            .server
-            .sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'forbear_job_1'");
-        assert!(tables.lines().count() > 10, "{tables}");
-        for table in tables.lines() {
-            let all = place.server.sql(&format!("SELECT * FROM forbear_job_1.{table}"));
-            assert!(!all.contains("s3cret") && !all.contains(&hex("s3cret")), "{table}: {all}");
+        let dump = place.server.dump();
+        assert!(dump.contains("forbear_job_1.items") && dump.contains("COPY"), "{dump}");
+        let sealed = dump.lines().filter(|line| line.starts_with("1\t1\t")).count();
+        assert!(sealed > 0, "the item is there: {dump}");
+        place.server.sql("CHECKPOINT");
+        for form in forms("s3cret") {
+            assert!(!dump.contains(&form), "{form}: {dump}");
+            assert_eq!(place.server.files_with(&form), Vec::<std::path::PathBuf>::new(), "{form}");
         }
+        // What is looked for can be found.
+        place.server.sql("CREATE TABLE plain AS SELECT 's3cret' AS secret; CHECKPOINT");
+        assert!(place.server.dump().contains("s3cret") && !place.server.files_with("s3cret").is_empty());
         let key = place.server.sql("SELECT encode(account_key, 'hex') FROM forbear_job_1.job");
         let ours: String = job.account_key().iter().map(|b| format!("{b:02x}")).collect();
         assert!(!key.contains(&ours));
@@ -261,10 +276,9 @@ fn k1_the_database_holds_no_secret_and_another_key_is_refused() {
 }
 
 #[test]
-fn j2_a_job_is_looked_at_and_put_back_while_it_is_worked_on() {
+fn j2_items_are_put_back_while_others_are_worked_on() {
     block_on(async {
         let place = PgPlace::new().await;
-        assert!(matches!(JobFile::open(place.job()), Err(QueueError::NoSuchJob { .. })));
         let job = place.open().await;
         let bad = BadLine { seq: Seq(8), record: record(8, None, "failed").into() };
         job.import(Batch { bad: vec![bad], end: InputEnd::Reached, ..lines(1, 7, "h") }).expect("imported");
@@ -277,36 +291,71 @@ fn j2_a_job_is_looked_at_and_put_back_while_it_is_worked_on() {
         job.park(items[4].lease, Until::Credentials("shop".into()), "401", Counters::default())
             .expect("parked");
         job.flush().await.expect("flushed");
-        let file = JobFile::open(place.job()).expect("opens beside the run");
-        let s = file.summary().expect("readable");
-        let c = s.counts;
-        assert_eq!((c.pending, c.parked, c.leased, c.done, c.failed, c.unknown), (1, 2, 1, 1, 2, 1));
-        assert_eq!(s.running, Running::By(Some(std::process::id())));
-        assert_eq!((s.next_due, s.accounts), (Some(at(90)), vec![("shop".to_owned(), 1)]));
-        let listed = |which| file.list(which, Seq(0), 100).expect("readable");
-        let numbers = |which| listed(which).iter().map(|i| i.seq.0).collect::<Vec<_>>();
-        assert_eq!(numbers(Which::All), [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(numbers(Which::Pending), [7]);
-        assert_eq!(numbers(Which::Parked), [4, 5]);
-        assert_eq!(numbers(Which::Leased), [6]);
-        assert_eq!(numbers(Which::Failed), [2, 3, 8]);
-        assert_eq!(listed(Which::Parked)[0].state, State::Parked(Until::Time(at(90)), "told 90 s".into()));
-        assert_eq!(listed(Which::Done)[0].state, State::Ended(Ending::Done, Some((28, 26))));
-        let lanes = file.lanes(None, 9).expect("readable");
-        let l = &lanes[0];
-        assert_eq!(
-            (lanes.len(), l.key.as_str(), l.pending, l.parked, l.done, l.failed),
-            (1, "h", 2, 2, 1, 2)
-        );
-        // Unlike a file's, while it is worked on.
         assert_eq!(retry(place.job(), Retry::Failed).expect("retried"), 1, "the bad line stays");
         assert_eq!(retry(place.job(), Retry::FailedAndUnknown).expect("retried"), 1);
         assert_eq!(unpark(place.job()).expect("unparked"), 2);
         assert!(place.is_consistent());
         until(async || job.counts().parked == 0 && job.counts().failed == 1).await;
         assert_eq!(seqs(&claim(&job, 9).await), [2, 3, 4, 5, 7]);
+        assert!(job.is_current(items[5].lease), "what is in hand stays there");
         job.close().await.expect("closed");
         assert!(place.is_consistent());
+    });
+}
+
+#[test]
+fn j4_an_older_format_is_migrated_and_a_newer_one_is_refused() {
+    block_on(async {
+        let place = PgPlace::new().await;
+        let job = place.open().await;
+        job.import(batch(vec![NewItem { id: Some("one".into()), ..item(1, "h") }])).expect("imported");
+        job.flush().await.expect("flushed");
+        job.close().await.expect("closed");
+        // The same job as the first format had it.
+        let sql = |text: &str| place.server.sql(text);
+        sql(&format!(
+            "CREATE SCHEMA old; SET search_path = old; {}",
+            include_str!("queue_support/format_1.sql")
+        ));
+        let tables =
+            sql("SELECT table_name FROM information_schema.tables WHERE table_schema = 'old' ORDER BY 1");
+        for table in tables.lines() {
+            sql(&format!("INSERT INTO old.{table} SELECT * FROM forbear_job_1.{table}"));
+        }
+        let shape = |schema: &str| {
+            let columns = sql(&format!(
+                "SELECT table_name, ordinal_position, column_name, data_type, is_nullable FROM information_schema.columns
+                 WHERE table_schema = '{schema}' ORDER BY 1, 2"
+            ));
+            let indexes =
+                format!("SELECT indexdef FROM pg_indexes WHERE schemaname = '{schema}' ORDER BY indexname");
+            format!("{columns}\n{}", sql(&indexes).replace(&format!("{schema}."), ""))
+        };
+        let (now, old) = (shape("forbear_job_1"), shape("old"));
+        assert_ne!(now, old);
+        sql(
+            "DROP SCHEMA forbear_job_1 CASCADE; ALTER SCHEMA old RENAME TO forbear_job_1; UPDATE forbear.jobs SET format = 1",
+        );
+        let file = JobFile::open(place.job()).expect("looked at as it is");
+        assert_eq!(file.summary().expect("readable").counts.pending, 1);
+        assert_eq!(sql("SELECT format FROM forbear.jobs"), "1", "whoever looks changes nothing");
+        let job = place.open().await;
+        let migrated = sql("SELECT format FROM forbear.jobs");
+        assert_eq!(shape("forbear_job_1"), now, "what is migrated is as what is new");
+        let items = claim(&job, 9).await;
+        assert_eq!(items[0].id.as_deref(), Some("one"));
+        job.finish(end(&items[0], Ending::Done)).await.expect("finished");
+        job.close().await.expect("closed");
+        place.open().await.close().await.expect("closed");
+        assert_eq!(sql("SELECT format FROM forbear.jobs"), migrated);
+
+        sql("UPDATE forbear.jobs SET format = 99");
+        let options = || JobOptions::new(OutputTarget::File(place.out("out.jsonl")));
+        let refused = Job::open(place.job(), options(), Arc::new(|_| ())).expect_err("newer");
+        assert!(matches!(refused, QueueError::TooNew { version: 99, .. }), "{refused}");
+        assert!(refused.to_string().contains("newer forbear (format 99); use that one"), "{refused}");
+        assert!(matches!(JobFile::open(place.job()), Err(QueueError::TooNew { version: 99, .. })));
+        assert_eq!(sql("SELECT format FROM forbear.jobs"), "99", "and left as it is");
     });
 }
 

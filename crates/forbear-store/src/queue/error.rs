@@ -2,6 +2,8 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
+use super::postgres::failure::remedy;
+
 /// Why a job cannot be opened, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -44,7 +46,7 @@ pub enum QueueError {
         source: Option<rusqlite::Error>,
     },
     /// Written by a newer forbear.
-    #[error("{} was written by a newer forbear (format {version})", path.display())]
+    #[error("{} was written by a newer forbear (format {version}); use that one, or a later one", path.display())]
     TooNew {
         /// The job.
         path: PathBuf,
@@ -142,7 +144,7 @@ pub enum QueueError {
         at: PathBuf,
     },
     /// The server of the queue does not answer, or does not let us in.
-    #[error("cannot reach {} ({host}); look whether PostgreSQL runs there, and at user, password and sslmode", at.display())]
+    #[error("cannot reach {} ({host}){}", at.display(), Remedy(source))]
     Unreachable {
         /// The job.
         at: PathBuf,
@@ -153,7 +155,7 @@ pub enum QueueError {
         source: tokio_postgres::Error,
     },
     /// The server of the queue refused.
-    #[error("cannot use {}", at.display())]
+    #[error("cannot use {}{}", at.display(), Remedy(source))]
     Postgres {
         /// The job.
         at: PathBuf,
@@ -231,6 +233,18 @@ impl QueueError {
 pub(crate) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// What to do about it, where that can be said.
+struct Remedy<'a>(&'a tokio_postgres::Error);
+
+impl fmt::Display for Remedy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match remedy(self.0) {
+            Some(words) => write!(f, "; {words}"),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Owner(Option<u32>);

@@ -119,6 +119,29 @@ impl TestPostgres {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
+    /// What the server wrote into its log.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log()).expect("the log")).into_owned()
+    }
+
+    /// The whole of its databases, as for a backup.
+    pub fn dump(&self) -> String {
+        let port = self.port.to_string();
+        let output = Command::new(tool("pg_dumpall"))
+            .args(["-h", "127.0.0.1", "-U", "forbear", "-p", &port])
+            .output()
+            .expect("pg_dumpall");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// All files of the server whose bytes have `word` in them: tables, indexes, the log of changes, the log.
+    pub fn files_with(&self, word: &str) -> Vec<PathBuf> {
+        let found =
+            Command::new("grep").args(["-rlsF", "--", word]).arg(self.dir.path()).output().expect("grep");
+        String::from_utf8_lossy(&found.stdout).lines().map(PathBuf::from).collect()
+    }
+
     fn log(&self) -> String {
         self.dir.path().join("log").display().to_string()
     }

@@ -101,7 +101,7 @@ pub enum FetchError {
     #[error(transparent)]
     Bodies(#[from] BodyError),
     /// Neither an input, nor a job to go on with.
-    #[error("there is no job at {job}, and no INPUT to make one from")]
+    #[error("{job} does not exist, and there is no INPUT to make it from")]
     NothingGiven {
         /// Where a job was looked for.
         job: JobAddress,

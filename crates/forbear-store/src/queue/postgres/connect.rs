@@ -16,11 +16,11 @@ use tokio::{runtime::Handle, sync::oneshot};
 use tokio_postgres::{
     Client, Config, Error, NoTls, Row, Statement,
     config::{Host, SslMode},
-    error::SqlState,
     types::ToSql,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::failure::{is_lost, is_refused};
 use crate::queue::{address::PostgresAddress, error::QueueError};
 
 /// A server that does not answer is given up, and tried again by whoever must have it.
@@ -124,17 +124,10 @@ impl Server {
     /// An error as one of ours: a server that cannot be reached is told apart, for it may come back.
     pub(crate) fn error(&self, source: Error) -> QueueError {
         let at = self.inner.shown.clone();
-        if is_lost(&source) {
-            return QueueError::Unreachable { at, host: self.host(), source };
-        }
-        match source.code() {
-            Some(code)
-                if *code == SqlState::INVALID_PASSWORD
-                    || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
-            {
-                QueueError::Unreachable { at, host: self.host(), source }
-            }
-            _ => QueueError::Postgres { at, source },
+        if is_lost(&source) || is_refused(&source) {
+            QueueError::Unreachable { at, host: self.host(), source }
+        } else {
+            QueueError::Postgres { at, source }
         }
     }
 
@@ -211,43 +204,6 @@ impl Db {
                 let _ = self.batch("ROLLBACK").await;
                 Err(error)
             }
-        }
-    }
-}
-
-/// Whether the connection is gone or the server is, so that trying again may help.
-pub(crate) fn is_lost(error: &Error) -> bool {
-    if error.is_closed() {
-        return true;
-    }
-    match error.code() {
-        Some(code) => {
-            // Connection exceptions, "the database system is starting up", too many connections; and what comes by chance of
-            // two transactions, which the next try does not meet again.
-            code.code().starts_with("08")
-                || code.code().starts_with("57P")
-                || matches!(
-                    *code,
-                    SqlState::TOO_MANY_CONNECTIONS
-                        | SqlState::T_R_DEADLOCK_DETECTED
-                        | SqlState::T_R_SERIALIZATION_FAILURE
-                        | SqlState::READ_ONLY_SQL_TRANSACTION
-                        | SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
-                )
-        }
-        None => {
-            let mut cause = std::error::Error::source(error);
-            while let Some(inner) = cause {
-                if inner.is::<io::Error>() {
-                    return true;
-                }
-                cause = inner.source();
-            }
-            // A time-out while connecting has no cause.
-            let text = error.to_string();
-            text.contains("connecting to server")
-                || text.contains("timeout")
-                || text.contains("communicating")
         }
     }
 }
@@ -342,8 +298,11 @@ fn roots(check: &Check) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match &check.roots {
         Some(path) => {
-            for certificate in CertificateDer::pem_file_iter(path).map_err(io::Error::other)? {
-                roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+            let name = |error: &dyn std::fmt::Display| {
+                io::Error::other(format!("sslrootcert={}: {error}", path.display()))
+            };
+            for certificate in CertificateDer::pem_file_iter(path).map_err(|e| name(&e))? {
+                roots.add(certificate.map_err(|e| name(&e))?).map_err(|e| name(&e))?;
             }
         }
         None => {

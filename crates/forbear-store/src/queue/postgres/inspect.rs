@@ -61,7 +61,9 @@ impl PgFile {
             Ok::<_, Error>(Some((db, job, format.get::<_, i32>(0), keys)))
         });
         let opened = opened.map_err(|source| server.error(source))?;
-        let Some((db, job, format, keys)) = opened else { return Err(QueueError::NoSuchJob { path: shown }) };
+        let Some((db, job, format, keys)) = opened else {
+            return Err(QueueError::NoSuchJob { path: PathBuf::from(format!("{name} at {queue}")) });
+        };
         if format > VERSION {
             return Err(QueueError::TooNew { path: shown, version: format.into() });
         }

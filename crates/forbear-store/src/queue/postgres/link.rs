@@ -12,7 +12,8 @@ use forbear_core::time::Timestamp;
 use tokio_postgres::{Error, Row};
 
 use super::{
-    connect::{Db, Server, is_lost},
+    connect::{Db, Server},
+    failure::is_lost,
     seal::Seal,
 };
 use crate::queue::{

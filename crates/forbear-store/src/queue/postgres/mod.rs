@@ -7,6 +7,7 @@
 pub(crate) mod acks;
 pub(crate) mod apply;
 pub(crate) mod connect;
+pub(crate) mod failure;
 pub(crate) mod inspect;
 pub(crate) mod ledger;
 pub(crate) mod link;

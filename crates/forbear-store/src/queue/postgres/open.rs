@@ -11,7 +11,7 @@ use super::{
     ledger::{PgLedger, give_back, host_name, join, soonest},
     link::{Joined, Link, skew, tally},
     reader::Pages,
-    schema::{self, CATALOGUE, TABLES, VERSION},
+    schema::{self, CATALOGUE, MIGRATIONS, TABLES, VERSION},
     seal::Seal,
     watch,
 };
@@ -130,7 +130,9 @@ impl Opening<'_> {
     fn kept(&self, db: &Db, job: i32, key: &[u8; 32]) -> Result<Kept, QueueError> {
         let row = self.wait(async {
             let format: i32 = db.one("SELECT format FROM forbear.jobs WHERE job = $1", &[&job]).await?.get(0);
-            // The place for migrations: while `format < VERSION`, one step each, in a transaction with the new number.
+            if format < VERSION {
+                migrate(db, job).await?;
+            }
             let row = db.one("SELECT salt, key_check, account_key, input, run FROM job", &[]).await?;
             Ok((format, row))
         });
@@ -245,6 +247,21 @@ impl Opening<'_> {
         let sql = "INSERT INTO outputs(host, path, is_stream) VALUES ($1, $2, $3) RETURNING output";
         Ok(self.wait(db.one(sql, &[&host, &path, &is_stream]))?.get(0))
     }
+}
+
+/// Brings the tables of an older format to this one, or leaves them as they were. Whoever is at work meanwhile goes on.
+async fn migrate(db: &Db, job: i32) -> Result<(), Error> {
+    db.transaction(async |db| {
+        // Of two that open it one migrates, and the other finds it done.
+        let format = "SELECT format FROM forbear.jobs WHERE job = $1 FOR UPDATE";
+        let format: i32 = db.one(format, &[&job]).await?.get(0);
+        for step in MIGRATIONS.iter().skip(usize::try_from(format - 1).unwrap_or(0)) {
+            db.batch(step).await?;
+        }
+        let set = "UPDATE forbear.jobs SET format = greatest(format, $2) WHERE job = $1";
+        db.execute(set, &[&job, &VERSION]).await.map(drop)
+    })
+    .await
 }
 
 /// The number of the job of this name, if there is one.

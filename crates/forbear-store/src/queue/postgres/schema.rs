@@ -7,7 +7,12 @@
 //! hundred million rows that are done are touched by nobody.
 
 /// The format written here. Older ones are migrated when opened, newer ones refused.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 1 + MIGRATIONS.len() as i32;
+
+/// What leads from each format to the next, in the schema of the job. [`TABLES`] is what comes out.
+pub(crate) const MIGRATIONS: [&str; 1] =
+    // Whose a record is that a dead process left, by the id that its line gave.
+    ["CREATE INDEX items_by_id ON items(id) WHERE id IS NOT NULL"];
 
 /// For all jobs of a database.
 pub(crate) const CATALOGUE: &str = "
@@ -44,6 +49,7 @@ CREATE TABLE lane_counts(
   PRIMARY KEY(lane, output)) WITH (fillfactor = 70);
 CREATE TABLE items(seq bigint PRIMARY KEY, lane int, rank int NOT NULL, id text, request bytea NOT NULL);
 ALTER TABLE items ALTER request SET STORAGE EXTERNAL;
+CREATE INDEX items_by_id ON items(id) WHERE id IS NOT NULL;
 CREATE TABLE waiting(lane int, rank int, seq bigint, PRIMARY KEY(lane, rank, seq)) WITH (
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 CREATE TABLE leased(seq bigint PRIMARY KEY, member bigint NOT NULL, lane int NOT NULL, rank int NOT NULL) WITH (
