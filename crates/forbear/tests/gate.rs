@@ -224,6 +224,28 @@ async fn reqwest_keeps_to_a_limit_that_it_was_told() {
     assert!(log.refused().count() <= 8, "what was in flight when it closed: {}", log.refused().count());
 }
 
+#[tokio::test]
+async fn reqwest_hands_over_an_answer_that_must_wait_for_longer_than_it_may_sleep() {
+    let server =
+        Server::start("fixed-window:limit=1/60s,hint=seconds".parse().unwrap(), ServerOptions::default())
+            .await
+            .unwrap();
+    let middleware =
+        GateMiddleware::new(Gate::in_memory(GateOptions::default())).resending_within(Duration::ZERO);
+    let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new()).with(middleware).build();
+    let first = client.get(server.url("/1")).send().await.unwrap();
+    assert_eq!(first.status(), 200);
+    first.bytes().await.unwrap();
+    let second = client.get(server.url("/2")).send().await.unwrap();
+    assert_eq!(second.status(), 429, "not slept for, and not sent again");
+    let wait = second.extensions().get::<Report>().unwrap().again();
+    assert!(
+        wait.is_some_and(|wait| wait > Duration::from_secs(1)),
+        "when it may be sent again is said: {wait:?}"
+    );
+    assert_eq!(server.log().refused().count(), 1);
+}
+
 /// A Redis of this test alone.
 struct Redis(Child, String);
 
