@@ -69,6 +69,12 @@ fn j3_no_statement_on_items_reads_a_table_from_end_to_end() {
         ] {
             assert!(plans.iter().any(|plan| plan.contains(part)), "no plan was seen for {what}");
         }
+        for taking in ["DELETE FROM waiting WHERE ctid = ANY", "kind = 0 AND due <="] {
+            for plan in plans.iter().filter(|plan| plan.contains(taking)) {
+                let most = plan.lines().filter_map(rows).max().unwrap_or(0);
+                assert!(most <= 500, "more is read than taken: {plan}");
+            }
+        }
         for plan in &plans {
             for table in LARGE {
                 let scan = format!("Seq Scan on {table}");
@@ -123,6 +129,14 @@ async fn work(job: &Job) {
     job.flush().await.expect("flushed");
     assert!(job.wake_due(at(ITEMS / 2), 500).await.expect("woken").items == 500);
     assert!(job.credentials_changed("shop").await.expect("woken") > 0);
+}
+
+/// How many rows a step of a plan gave, all its loops together.
+fn rows(step: &str) -> Option<u64> {
+    let (_, actual) = step.split_once("(actual rows=")?;
+    let (rows, loops) = actual.split_once(" loops=")?;
+    let loops = loops.split(')').next()?;
+    Some(rows.parse::<u64>().ok()? * loops.parse::<u64>().ok()?)
 }
 
 /// The plans in a server's log.

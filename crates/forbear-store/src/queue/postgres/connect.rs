@@ -109,9 +109,10 @@ impl Server {
             }
         };
         // One plan for each statement, whatever the statistics say: all of them are made for their index, and a table is
-        // empty when its first plan is made and has a hundred million rows an hour later.
+        // empty when its first plan is made and has a hundred million rows an hour later. By the index's order, too: whoever
+        // takes the first of many must not collect and sort them all, as by a bitmap.
         let mut settings = format!(
-            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
+            "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;
              SET idle_in_transaction_session_timeout = {LEFT_OPEN_MS}; SET client_min_messages = warning;"
         );
         if let Some(schema) = schema {
