@@ -98,15 +98,24 @@ pub fn acquire(gates: &mut [Gate], scopes: &[BoundScope], ask: Ask, now: Timesta
     if let Some(wait) = wait {
         return wait;
     }
-    let mut grant = Grant { at: now, taken: [(Fence::NONE, 0); MAX_SCOPES], cost: ask.cost };
-    for ((gate, scope), taken) in gates.iter_mut().zip(scopes).zip(&mut grant.taken) {
-        let Sent { fence, in_flight, .. } = gate.take(&scope.policy, now, ask.cost);
-        *taken = (fence, in_flight);
-        if ask.first {
-            gate.first_try();
-        }
+    let mut taken = [(Fence::NONE, 0); MAX_SCOPES];
+    if let ([gate], [scope]) = (&mut *gates, scopes) {
+        // Most requests: the array need not be written and read again before it is handed over.
+        taken[0] = take(gate, scope, ask, now);
+        return Decision::Admit(Grant { at: now, taken, cost: ask.cost });
     }
-    Decision::Admit(grant)
+    for ((gate, scope), taken) in gates.iter_mut().zip(scopes).zip(&mut taken) {
+        *taken = take(gate, scope, ask, now);
+    }
+    Decision::Admit(Grant { at: now, taken, cost: ask.cost })
+}
+
+fn take(gate: &mut Gate, scope: &BoundScope, ask: Ask, now: Timestamp) -> (Fence, u32) {
+    let Sent { fence, in_flight, .. } = gate.take(&scope.policy, now, ask.cost);
+    if ask.first {
+        gate.first_try();
+    }
+    (fence, in_flight)
 }
 
 /// What a report did.
@@ -177,39 +186,14 @@ pub fn report(
     finding: &Finding<'_>,
     now: Timestamp,
 ) -> News {
-    let Finding { outcome, reading, item, roll, exit, .. } = *finding;
-    let named = reading.and_then(|r| r.scope_hint);
+    let Finding { outcome, reading, roll, .. } = *finding;
     let scope = if scopes.len() == 1 { 0 } else { blamed(scopes, finding) };
     let mut news = News::of(scope);
     for (i, (gate, bound)) in gates.iter_mut().zip(scopes).enumerate() {
         let (policy, sent) = (&*bound.policy, grant.sent(i));
         let mut change = match outcome {
             Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
-            Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
-            Outcome::NotTaken => gate.not_taken(policy, sent, now),
-            Outcome::Exit { fault: ExitFault::Limited { wait }, .. } if i == scope => {
-                gate.refused(policy, sent, Told { wait: *wait, ..Told::nothing() }, now, roll)
-            }
-            Outcome::Exit { .. } => gate.unanswered(policy, sent, now),
-            // B2: what a refusal does not count for is neither opened nor closed by it.
-            _ if i != scope => gate.give_back(sent),
-            Outcome::Refused(refusal) => {
-                let mut told = refusal.told();
-                // The server named something narrower than this scope, which we cannot tell apart: others may well pass.
-                let narrower = named == Some(ScopeHint::Endpoint) && !bound.by.is_some_and(|by| by.endpoint);
-                told.may_be_one_items |= narrower && told.wait.is_some() && refusal.may_be_tested();
-                if let Some(exit) = exit.filter(|_| bound.by.is_some_and(|by| by.exit)) {
-                    told.rest = HEAT.mul_f64(exit.heat.clamp(0.0, 1.0));
-                }
-                gate.refused(policy, sent, told, now, roll)
-            }
-            Outcome::Overloaded => gate.overloaded(policy, sent, now, roll),
-            Outcome::Blocked { challenge } => {
-                // One page may be forbidden to everybody. With other exits at hand the pair need not be given the doubt.
-                let certain = *challenge || bound.by.is_some_and(|by| by.exit);
-                gate.blocked(policy, sent, certain, now, roll)
-            }
-            Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
+            _ => not_served(gate, bound, sent, finding, i == scope, now),
         };
         if i == scope {
             let refused = matches!(outcome, Outcome::Refused(_));
@@ -229,6 +213,50 @@ pub fn report(
         news.woken |= u8::from(change == Change::Reopened || sent.fence.is_probe()) << i;
     }
     news
+}
+
+/// What every other outcome than a success does to one scope of the request, the one that it `falls_on` or another. Apart, so
+/// that a success pays for none of it.
+#[inline(never)]
+fn not_served(
+    gate: &mut Gate,
+    bound: &BoundScope,
+    sent: Sent,
+    finding: &Finding<'_>,
+    falls_on: bool,
+    now: Timestamp,
+) -> Change {
+    let Finding { outcome, reading, item, roll, exit, .. } = *finding;
+    let policy = &*bound.policy;
+    match outcome {
+        Outcome::Success | Outcome::Rejected => gate.succeeded(policy, sent, now),
+        Outcome::Fault { .. } => gate.unanswered(policy, sent, now),
+        Outcome::NotTaken => gate.not_taken(policy, sent, now),
+        Outcome::Exit { fault: ExitFault::Limited { wait }, .. } if falls_on => {
+            gate.refused(policy, sent, Told { wait: *wait, ..Told::nothing() }, now, roll)
+        }
+        Outcome::Exit { .. } => gate.unanswered(policy, sent, now),
+        // B2: what a refusal does not count for is neither opened nor closed by it.
+        _ if !falls_on => gate.give_back(sent),
+        Outcome::Refused(refusal) => {
+            let mut told = refusal.told();
+            // The server named something narrower than this scope, which we cannot tell apart: others may well pass.
+            let named = reading.and_then(|reading| reading.scope_hint);
+            let narrower = named == Some(ScopeHint::Endpoint) && !bound.by.is_some_and(|by| by.endpoint);
+            told.may_be_one_items |= narrower && told.wait.is_some() && refusal.may_be_tested();
+            if let Some(exit) = exit.filter(|_| bound.by.is_some_and(|by| by.exit)) {
+                told.rest = HEAT.mul_f64(exit.heat.clamp(0.0, 1.0));
+            }
+            gate.refused(policy, sent, told, now, roll)
+        }
+        Outcome::Overloaded => gate.overloaded(policy, sent, now, roll),
+        Outcome::Blocked { challenge } => {
+            // One page may be forbidden to everybody. With other exits at hand the pair need not be given the doubt.
+            let certain = *challenge || bound.by.is_some_and(|by| by.exit);
+            gate.blocked(policy, sent, certain, now, roll)
+        }
+        Outcome::Unauthorised => gate.unauthorised(policy, sent, item, now),
+    }
 }
 
 /// Which scope a report falls on.
