@@ -25,7 +25,7 @@ fn j2_the_suite_asks_for_all_that_a_job_can_do() {
     let all: Vec<&str> = job.chain(names(include_str!("../src/queue/inspect.rs"))).collect();
     assert!(all.contains(&"claim") && all.contains(&"retry") && all.len() > 30, "{all:?}");
     for name in all {
-        let called = [format!(".{name}("), format!("::{name}("), format!(" {name}(")];
+        let called = [".", "::", " ", "("].map(|before| format!("{before}{name}("));
         // Where others can join a job is the one thing in which queues differ.
         let asked = called.iter().any(|call| suite.contains(call)) || name == "is_shared";
         assert!(asked, "no test of the suite calls {name}");
