@@ -183,6 +183,7 @@ async fn work(job: &Job, item: Item, fetched: &mut fs::File) {
     taken(job.finish(answer(item)).await);
 }
 
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, which waits for room")]
 fn import(job: &Job, items: u64, enough: &Path) {
     let mut line = job.position().line;
     loop {
