@@ -350,6 +350,9 @@ pub(crate) struct SimArgs {
     /// The server's limit: a name or a description, as `forbear demo --limiter list` shows them [default: token-bucket:rate=10/s,burst=10,hint=seconds]
     #[arg(long, value_name = "SPEC")]
     pub(crate) limiter: Option<String>,
+    /// Ways out, each with an address of its own: a limit with scope=client counts each of them apart [default: none]
+    #[arg(long, value_name = "N")]
+    pub(crate) exits: Option<String>,
     /// The records of a real run: its pages and times, and the limit that it met, where none is said
     #[arg(long, value_name = "LOG")]
     pub(crate) replay: Option<PathBuf>,

@@ -319,3 +319,40 @@ fn records_that_show_no_limit_are_said_to() {
     let said = json(&["--replay", &free, "--limiter", "token-bucket:rate=20/s,burst=5"]);
     assert_eq!(said["recorded"]["limiter"], Value::Null, "{said:#}");
 }
+
+#[test]
+fn exits_are_worth_what_the_limit_counts() {
+    let by_address = "token-bucket:rate=5/s,burst=5,scope=client,hint=seconds";
+    let policy = ["--policy", "proxy-queue", "--pages", "600", "--workers", "16"];
+    let played = |exits: &str, limiter: &str| {
+        let all = json(&[&policy[..], &["--exits", exits, "--limiter", limiter]].concat());
+        let run = runs(&all)["proxy-queue"].clone();
+        assert_eq!((run["pages"].as_u64(), run["put_off"].as_u64()), (Some(600), Some(0)), "{all:#}");
+        assert_eq!(run["broken_promise"], Value::Null, "{all:#}");
+        (run["seconds"].as_f64().unwrap(), all["limit_per_s"].as_f64().unwrap())
+    };
+    let (one, limit_of_one) = played("1", by_address);
+    let (four, limit_of_four) = played("4", by_address);
+    assert_eq!((limit_of_one, limit_of_four), (5.0, 20.0), "one limiter for each address");
+    assert!(four < one / 2.0, "{four} s by four exits, {one} s by one");
+    let (everyones, limit) = played("4", "token-bucket:rate=5/s,burst=5,hint=seconds");
+    assert!(limit == 5.0 && everyones > 100.0, "they buy nothing where all count together: {everyones} s");
+}
+
+#[test]
+fn exits_refuse_what_they_cannot_do() {
+    for (args, words) in [
+        (
+            &["--exits", "2", "--against", "jitter", "--policy", "polite"][..],
+            "exits: not together with against",
+        ),
+        (&["--exits", "2", "--run-for", "1m"], "exits: not together with work without a number of pages"),
+        (&["--exits", "2", "--pictures", "pictures"], "--pictures: not together with exits"),
+        (&["--exits", "20000"], "not from 0 to 10000"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = run(forbear(&[&["sim"], args].concat()).current_dir(&dir), b"");
+        assert_eq!((out.status, out.stdout.as_str()), (2, ""), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains(words), "{args:?}: {}", out.stderr);
+    }
+}

@@ -20,11 +20,13 @@ impl Violation {
     /// Whether all that is wrong is that the run came to its end before the work did.
     #[must_use]
     pub fn is_about_progress(&self) -> bool {
-        self.what.starts_with(PROGRESS)
+        self.what.starts_with(PROGRESS) || self.what.starts_with(ENDLESS)
     }
 }
 
 const PROGRESS: &str = "it does not get on";
+/// Of a fleet that had work left.
+pub(crate) const ENDLESS: &str = "it does not end";
 
 /// Watches one client before one limit.
 #[derive(Debug)]

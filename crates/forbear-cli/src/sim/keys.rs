@@ -28,6 +28,8 @@ pub(super) struct Said {
     pages: Option<u32>,
     stream: Option<f64>,
     run_for: Option<Duration>,
+    /// Good ones, each with an address of its own.
+    pub(super) exits: u32,
     nodes: u32,
     others: f64,
     crashes: Vec<Duration>,
@@ -51,6 +53,7 @@ impl Default for Said {
             pages: None,
             stream: None,
             run_for: None,
+            exits: 0,
             nodes: 1,
             others: 0.0,
             crashes: Vec::new(),
@@ -115,6 +118,23 @@ impl Said {
         if self.stream.is_some() && self.pages.is_some() {
             return wrong("pages and stream say two things about the work; keep one of them");
         }
+        if self.exits > 0 {
+            let said = [
+                (
+                    self.stream.is_some() || (self.pages.is_none() && self.run_for.is_some()),
+                    "work without a number of pages",
+                ),
+                (!self.against.is_empty(), "against"),
+                (self.nodes > 1, "nodes"),
+                (self.others > 0.0, "others"),
+                (!self.crashes.is_empty(), "crashes"),
+            ];
+            if let Some((_, what)) = said.iter().find(|(is_said, _)| *is_said) {
+                return Err(Failure::usage(format!(
+                    "exits: not together with {what}; leave one of the two out"
+                )));
+            }
+        }
         if let Some(late) = self.crashes.iter().find(|at| self.run_for.is_some_and(|end| **at > end)) {
             return Err(Failure::usage(format!("crashes: {late:?} is after the end of the run")));
         }
@@ -131,10 +151,13 @@ impl Said {
             (None, None, Some(_)) => Work::Endless,
             (None, None, None) => Work::Pages(PAGES),
         };
+        // A limiter that counts by address is one for each exit.
+        let by_client = self.limiter.to_string().contains("scope=client");
+        let nodes = if by_client { self.exits.max(self.nodes) } else { self.nodes };
         let mut scenario = Scenario {
-            truth: Truth::of(&self.limiter, &latency, self.nodes, self.others),
+            truth: Truth::of(&self.limiter, &latency, nodes, self.others),
             spec: self.limiter.clone(),
-            nodes: self.nodes,
+            nodes,
             others: self.others,
             latency,
             workers: self.workers,
@@ -171,6 +194,7 @@ fn flags(args: &SimArgs) -> Vec<PlainFlag> {
         ("--policy", "policy", list(&args.policy)),
         ("--against", "against", list(&args.against)),
         ("--host", "host", one(&args.host)),
+        ("--exits", "exits", one(&args.exits)),
         ("--workers", "workers", one(&args.workers)),
         ("--latency", "latency", one(&args.latency)),
         ("--pages", "pages", one(&args.pages)),
@@ -246,6 +270,11 @@ const KEYS: &[PlainKey<Said>] = &[
         name: "run_for",
         takes: "a time, like \"1h\"",
         set: |said, given| put(&mut said.run_for, given.some_duration("nothing would be sent").map(Some)),
+    },
+    PlainKey {
+        name: "exits",
+        takes: "a count from 0 to 10000",
+        set: |said, given| put(&mut said.exits, within(given, 0, 10_000)),
     },
     PlainKey {
         name: "nodes",

@@ -1,5 +1,6 @@
 //! `forbear sim`: policies against a described limiter, in virtual time; a table, and pictures.
 
+mod exits;
 mod habit;
 mod keys;
 mod replay;
@@ -15,7 +16,9 @@ use std::{
 use forbear::{config::Sources, engine::origin_scopes};
 use forbear_core::policy::BoundScope;
 use forbear_sim::{
-    Gated, Played, Scenario, Trace, observe,
+    Gated, Played, Scenario, Trace,
+    fleet::{self, Fleet},
+    observe,
     picture::{Column, side_by_side},
 };
 
@@ -30,6 +33,8 @@ use crate::{
 enum Client {
     /// A policy: the scopes that a run would ask.
     Policy(std::sync::Arc<[BoundScope]>),
+    /// A policy that goes by exits.
+    Exits(Box<Fleet>),
     Habit(Habit),
 }
 
@@ -38,6 +43,8 @@ struct Run {
     name: String,
     is_policy: bool,
     played: Played,
+    /// Pages that were put off until another run.
+    put_off: u32,
     trace: Option<Trace>,
 }
 
@@ -50,17 +57,28 @@ pub(crate) fn run(args: &SimArgs) -> Result<Exit, Failure> {
     let scenario = said.scenario();
     let clients = clients(&said, &scenario, args)?;
     let pictures = args.pictures.as_deref();
+    if said.exits > 0 && pictures.is_some() {
+        return Err(Failure::usage(
+            "--pictures: not together with exits, each of which has a gate of its own",
+        ));
+    }
     if let Some(dir) = pictures {
         fs::create_dir_all(dir).map_err(|e| cannot(dir, &e))?;
     }
     let mut runs = Vec::new();
     for (name, client) in clients {
         let mut trace = pictures.map(|_| Trace::new());
+        let mut put_off = 0;
         let played = match &client {
+            Client::Exits(fleet) => {
+                let (played, summary) = fleet::observe(fleet);
+                put_off = summary.map_or(0, |summary| summary.put_off);
+                played
+            }
             Client::Policy(scopes) => observe(&scenario, &mut Gated::over(scopes.clone()), trace.as_mut()),
             Client::Habit(habit) => habit.play(&scenario, trace.as_mut()),
         };
-        runs.push(Run { name, is_policy: matches!(client, Client::Policy(_)), played, trace });
+        runs.push(Run { name, is_policy: !matches!(client, Client::Habit(_)), played, put_off, trace });
     }
     let replay = said.replay.as_ref();
     let text = if args.json {
@@ -89,10 +107,15 @@ fn clients(said: &Said, scenario: &Scenario, args: &SimArgs) -> Result<Vec<(Stri
             Sources { config: args.config.clone(), policy: Some(policy.clone()), ..Sources::default() };
         let mut settings = sources.load()?.settings;
         settings.workers = NonZeroU32::new(scenario.workers).unwrap_or(settings.workers);
-        let scopes = origin_scopes(&settings, &format!("https://{}", said.host));
         let stem =
             Path::new(policy).file_stem().map_or_else(|| policy.clone(), |s| s.to_string_lossy().into());
-        clients.push((stem, Client::Policy(scopes)));
+        clients.push((
+            stem,
+            match said.exits {
+                0 => Client::Policy(origin_scopes(&settings, &format!("https://{}", said.host))),
+                exits => Client::Exits(Box::new(exits::fleet(&settings, &said.host, scenario, exits))),
+            },
+        ));
     }
     clients.extend(said.against.iter().map(|habit| (habit.to_string(), Client::Habit(*habit))));
     for at in 1..clients.len() {

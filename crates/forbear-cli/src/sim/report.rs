@@ -57,7 +57,9 @@ pub(super) fn table(scenario: &Scenario, runs: &[Run], replay: Option<&Replay>) 
     };
     let _ = write!(text, "\n{}", aligned(&rows));
     for run in runs.iter().filter(|run| !is_done(scenario, &run.played.report)) {
-        if let Work::Pages(pages) = scenario.work {
+        if run.put_off > 0 {
+            let _ = writeln!(text, "{} has put off {} pages for another run.", run.name, run.put_off);
+        } else if let Work::Pages(pages) = scenario.work {
             let (done, end) = (run.played.report.done, show_duration(whole_ms(scenario.run_for)));
             let _ = writeln!(text, "{} was stopped after {end} with {done} of {pages} pages.", run.name);
         }
@@ -149,6 +151,7 @@ fn run_json(scenario: &Scenario, run: &Run) -> Value {
         "refused": report.whole.refused,
         "refused_share": report.whole.refused_share(),
         "faults": report.faults,
+        "put_off": run.put_off,
         "retries": report.retries(),
         "retry_multiplier": report.multiplier(),
         "herd": report.herd,

@@ -17,6 +17,7 @@
 
 mod draw;
 mod items;
+mod observe;
 mod run;
 mod scopes;
 mod send;
@@ -37,6 +38,7 @@ use forbear_zoo::Spec;
 
 use crate::net::Latency;
 
+pub use observe::observe;
 pub use run::{run, run_seen};
 
 /// A fleet, what it has to do, and what goes wrong.

@@ -20,7 +20,10 @@ use super::{
     watch::Watch,
     wire::{Back, Outside, SetOut},
 };
-use crate::{watch::Violation, world::EPOCH};
+use crate::{
+    watch::{ENDLESS, Violation},
+    world::EPOCH,
+};
 
 /// Plays the fleet to its end.
 ///
@@ -186,7 +189,7 @@ impl<'a> Run<'a> {
         let parked = self.job.count(Place::Parked);
         let (of, done, sent) = (self.job.len(), self.job.count(Place::Done), self.summary.sent);
         let what = format!(
-            "it does not end: of {of} items {done} done, {pending} pending, {hand} in hand, {parked} parked; {sent} requests, {} \
+            "{ENDLESS}: of {of} items {done} done, {pending} pending, {hand} in hand, {parked} parked; {sent} requests, {} \
              on the wire",
             self.busy
         );
