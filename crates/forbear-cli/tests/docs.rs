@@ -312,6 +312,23 @@ fn architecture_lists_every_dependency_with_its_version() {
 }
 
 #[test]
+fn l1_that_fetch_learns_by_default_is_said_and_is_so() {
+    let checked = within(&tempfile::tempdir().unwrap(), &["check", "--json"]);
+    let keys: Vec<serde_json::Value> = serde_json::from_str(&checked.stdout).unwrap();
+    let pace = keys.iter().find(|key| key["key"] == "pace").unwrap();
+    assert_eq!((&pace["value"], &pace["origin"]), (&"learned".into(), &"policy polite".into()), "{pace}");
+    for (page, words) in [
+        ("README.md", "by default, [learned](docs/concepts/learning.md)"),
+        ("docs/concepts/learning.md", "`forbear fetch` learns by default"),
+    ] {
+        assert!(
+            fs::read_to_string(root().join(page)).unwrap().contains(words),
+            "{page} does not say: {words}"
+        );
+    }
+}
+
+#[test]
 fn every_rule_that_is_cited_is_in_the_table() {
     let text = fs::read_to_string(root().join("docs/reference/rules.md")).unwrap();
     let table: BTreeMap<String, &str> = rows(&text)

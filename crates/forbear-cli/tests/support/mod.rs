@@ -36,6 +36,8 @@ pub(crate) struct Answers {
     pub(crate) refused: usize,
     /// Any other answer, which no test here expects.
     pub(crate) other: Vec<String>,
+    /// Pages in the order of the log: served, or refused.
+    pub(crate) order: Vec<bool>,
 }
 
 impl Answers {
@@ -45,8 +47,14 @@ impl Answers {
         for (status, path) in log.lines().filter_map(|line| line.split_once(' ')) {
             match status {
                 _ if !path.starts_with("/p/") => {}
-                "200" => *answers.served.entry(path.to_owned()).or_default() += 1,
-                "429" | "503" => answers.refused += 1,
+                "200" => {
+                    *answers.served.entry(path.to_owned()).or_default() += 1;
+                    answers.order.push(true);
+                }
+                "429" | "503" => {
+                    answers.refused += 1;
+                    answers.order.push(false);
+                }
                 _ => answers.other.push(format!("{status} {path}")),
             }
         }
@@ -260,6 +268,21 @@ impl Fetch {
     pub(crate) fn records(&self) -> Vec<Value> {
         let out = fs::read_to_string(self.dir.path().join("out.jsonl")).unwrap_or_default();
         out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    }
+
+    /// Seconds from the end of the page at `from`, in the order in which they ended, to that of the last.
+    pub(crate) fn seconds_after(&self, from: usize) -> f64 {
+        let ended = |record: &Value| {
+            let text = record["finished_at"].as_str().unwrap();
+            let part = |range: std::ops::Range<usize>| text[range].parse::<f64>().unwrap();
+            part(11..13) * 3600.0 + part(14..16) * 60.0 + part(17..23)
+        };
+        let mut all: Vec<f64> = self.records().iter().map(ended).collect();
+        let last = *all.last().unwrap();
+        // Midnight may lie between.
+        all.iter_mut().filter(|at| **at > last + 43_200.0).for_each(|at| *at -= 86_400.0);
+        all.sort_by(f64::total_cmp);
+        all[all.len() - 1] - all[from]
     }
 
     /// Every page is done, stands in the output once, and was served by the server once (J1, J5).
