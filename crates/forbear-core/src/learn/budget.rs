@@ -21,7 +21,7 @@ impl Budget {
     }
 
     pub(super) fn refused(&mut self) {
-        self.balance -= 1.0;
+        self.balance = (self.balance - 1.0).max(-DEBT);
     }
 
     /// Nothing is left: no upward step before some successes.
@@ -49,6 +49,8 @@ impl Budget {
 const REFUSED_SHARE: f64 = 0.007;
 /// The share of time that pauses for exploring may take.
 const LOST_SHARE: f64 = 0.012;
+/// What was on the wire with the first refusal was not ours to avoid: a debt of hundreds would stop all growth for good.
+const DEBT: f64 = 10.0;
 /// What a new scope may spend before its first success, and the most that it can save up.
-const GRANT: f64 = 20.0;
+const GRANT: f64 = 10.0;
 const SAVED: f64 = 60.0;

@@ -2,6 +2,8 @@
 
 use std::f64::consts::LN_2;
 
+use super::CHEAP;
+
 /// What growth depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ground {
@@ -26,20 +28,26 @@ pub(super) struct Climb {
     pub(super) limit: f64,
     /// From where the pace began to above the limit, as a share: it takes one period to get there.
     slope: f64,
-    /// Growth beyond the limit, by the second.
+    /// Growth beyond the limit, by the second, and in the time that it takes to see a refusal.
     velocity: f64,
+    pushed: f64,
 }
 
 impl Climb {
     pub(super) fn new() -> Climb {
-        Climb { starting: true, limit: f64::INFINITY, slope: 0.0, velocity: 0.0 }
+        Climb { starting: true, limit: f64::INFINITY, slope: 0.0, velocity: 0.0, pushed: 0.0 }
     }
 
     /// Goes on from `rate`, and looks for `limit`.
     pub(super) fn set(&mut self, rate: f64, limit: f64, margin: f64) {
         let begin = rate.max(limit * (1.0 - 1.5 * margin));
         let slope = (1.0 + margin - begin / limit).max(margin);
-        *self = Climb { starting: false, limit, slope, velocity: 0.0 };
+        *self = Climb { starting: false, limit, slope, velocity: 0.0, pushed: 0.0 };
+    }
+
+    /// By what share it grows beyond the limit in the time that it takes to see a refusal; nothing below.
+    pub(super) fn pushed(&self) -> f64 {
+        if self.velocity > 0.0 { self.pushed } else { 0.0 }
     }
 
     /// The pace after `dt` more seconds at `rate` that were used up.
@@ -57,7 +65,7 @@ impl Climb {
         let (near, far) = (self.limit * (1.0 - 1.5 * margin), self.limit * (1.0 + margin));
         if rate < near {
             self.velocity = 0.0;
-            let time = (4.0 * round_trip).max(10.0 / rate).max(if punishes { 0.0 } else { shut / 4.0 });
+            let time = (4.0 * round_trip).max(10.0 / rate).max(if punishes { 0.0 } else { shut / 10.0 });
             let v = 0.15 / time * (10.0 / blind).min(1.0);
             (rate * (v * dt).exp()).min(near)
         } else if rate < far {
@@ -66,8 +74,12 @@ impl Climb {
         } else {
             // The limit is not where it was: faster and faster.
             let time = (8.0 * round_trip).max(30.0 / rate).max(shut);
-            let v = if self.velocity == 0.0 { 2.5 * margin / period } else { self.velocity };
-            self.velocity = (v * 2f64.powf(dt / time)).min(0.7 / time);
+            // What lets through again soon may be overrun by a little soon, and by much never: how far it goes is what it costs.
+            let (least, most) = if shut < CHEAP { (margin / time, 0.3) } else { (0.0, 0.7) };
+            let begin = (2.5 * margin / period).max(least);
+            let v = if self.velocity == 0.0 { begin } else { self.velocity };
+            self.velocity = (v * 2f64.powf(dt / time)).min(most / time);
+            self.pushed = self.velocity * time;
             rate * (self.velocity * dt).exp()
         }
     }

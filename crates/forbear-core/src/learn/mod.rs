@@ -336,7 +336,7 @@ impl Learner {
                 it.refusals += 1.0;
                 it.failed_probes += 1;
                 it.last_refusal = now;
-                self.recovery.next_wait(gap, self.model.predicted_wait(now))
+                self.recovery.next_wait(gap, self.model.predicted_wait(now), it.refusals)
             }
         };
         if told.is_some() { Duration::ZERO } else { Duration::from_secs_f64(wait.min(LONGEST_WAIT)) }
@@ -347,6 +347,7 @@ impl Learner {
     pub fn reopened(&mut self, sent: Timestamp, now: Timestamp) -> f64 {
         let (probe, now) = (self.clock(sent), self.clock(now));
         self.shut = false;
+        self.last = now; // a pause is no time between two starts
         let it = self.incident;
         self.recovery.passed(probe - it.last_refusal, now - it.at);
         let due = Due { it, exhausted: self.exhausted, opened: self.opened, probe, ended: now };
@@ -464,6 +465,8 @@ impl Learner {
             limit: self.climb.limit,
             period: self.ground_at(it.pace).period,
             cheap: self.recovery.longest() < CHEAP,
+            punishes: self.punishes,
+            pushed: self.climb.pushed(),
         };
         let mut found = self.settle.find(&stretch, &self.model);
         if self.budget.is_spent() {

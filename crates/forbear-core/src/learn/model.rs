@@ -67,11 +67,12 @@ impl Model {
             self.moves += 1;
             self.known = None;
         } else if let Some(known) = &mut self.known {
-            if it.pace <= known.rate * MORE {
+            let refuted = it.pace < known.rate && it.at - last < SOON * known.window;
+            if !refuted && it.pace <= known.rate * MORE {
                 known.rate += 0.3 * (it.pace - known.rate);
                 return Turn { moved: false, search: false };
             }
-            self.known = None; // it may allow more than that: look again
+            self.known = None; // it may allow more than that, or less: look again
             self.incidents = 0;
         }
         self.incidents += 1;
@@ -200,6 +201,8 @@ const HOLDS: f64 = 0.01;
 const NO_WINDOW: f64 = 0.04;
 /// Refused at this times the rate that is held to be true, there may be more.
 const MORE: f64 = 1.05;
+/// And refused at less within so many windows, it is another one.
+const SOON: f64 = 6.0;
 /// Windows that are shorter look like buckets.
 const SHORTEST: f64 = 0.4;
 const EDGES: usize = 6;

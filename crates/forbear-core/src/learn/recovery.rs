@@ -46,8 +46,8 @@ impl Recovery {
         self.this_wait
     }
 
-    /// A probe after `gap` was refused: the wait from that refusal on.
-    pub(super) fn next_wait(&mut self, gap: f64, predicted: f64) -> f64 {
+    /// A probe after `gap` was refused, one of so many `refusals` of the incident: the wait from that refusal on.
+    pub(super) fn next_wait(&mut self, gap: f64, predicted: f64, refusals: f64) -> f64 {
         self.probes = self.probes.saturating_add(1);
         self.this_failed = self.this_failed.max(gap);
         if predicted > 0.0 && predicted < self.passed && !self.is_penalty() {
@@ -59,6 +59,8 @@ impl Recovery {
             self.passed
         } else if self.passed > self.least && gap > 0.9 * self.passed {
             0.25 * self.passed // it was enough once, so little is missing
+        } else if refusals > MANY && self.probes == 1 {
+            HOPEFUL
         } else {
             (gap.max(self.this_wait) * 2.0).max(self.quick)
         };
@@ -103,3 +105,8 @@ impl Recovery {
         self.longest
     }
 }
+
+/// After so many refusals one more probe in vain trips the circuit (X1), for longer than most limits last: the second one waits
+/// until it is likely to be let through, in seconds.
+const MANY: f64 = 22.0;
+const HOPEFUL: f64 = 20.0;

@@ -20,12 +20,26 @@ pub(super) struct Stretch {
     pub(super) period: f64,
     /// The limit lets through again soon.
     pub(super) cheap: bool,
+    /// It starts a time of refusals, as far as anybody knows.
+    pub(super) punishes: bool,
+    /// By what share the pace grew, at its end, in the time that it takes to see a refusal.
+    pub(super) pushed: f64,
 }
 
 impl Stretch {
     /// It was as long as it was meant to be.
     fn is_long(&self) -> bool {
         self.open >= self.period / 3.0
+    }
+
+    /// The pace at which it was refused, less what it grew before that could be seen.
+    fn reached(&self) -> f64 {
+        self.pace * (SEEN - self.pushed.max(SEEN)).exp()
+    }
+
+    /// A long and slow climb has borne more than that.
+    fn bore_more_than(&self, rate: f64) -> bool {
+        self.is_long() && self.pushed < SEEN && self.pace > rate * 1.02
     }
 }
 
@@ -90,10 +104,13 @@ impl Settle {
 
     /// The pace after this stretch.
     pub(super) fn find(&mut self, s: &Stretch, model: &Model) -> Found {
+        if self.found > 0.0 && (s.pace / self.found - 1.0).abs() > ELSEWHERE {
+            self.moved(); // how sure it was of the old place says nothing of this one
+        }
         let found = self.look(s, model);
         if let Some(certain) = found.certain {
             let near = (certain / self.found - 1.0).abs() < 0.02;
-            self.steady = if near { (self.steady + 1).min(16) } else { self.steady / 4 };
+            self.steady = if near { (self.steady + 1).min(16) } else { 0 };
             self.found = certain;
         }
         self.mean = s.accepted / s.cycle.max(1e-3);
@@ -106,7 +123,7 @@ impl Settle {
             let mean = s.accepted / s.cycle.max(1e-3);
             return Found { rate: mean.min(0.6 * s.pace).max(0.1 * s.pace), limit: s.pace, certain: None };
         }
-        if let Some(known) = model.known {
+        if let Some(known) = model.known.filter(|known| !s.bore_more_than(known.rate)) {
             self.shorts = 0;
             return Found {
                 rate: known.rate * (1.0 - 0.5 * m),
@@ -153,7 +170,8 @@ impl Settle {
             // A slow climb met it: there it is.
             self.longs += 1;
             self.shorts = 0;
-            return Found { rate: s.pace * (1.0 - 1.5 * m), limit: s.pace, certain: Some(s.pace) };
+            let pace = s.reached();
+            return Found { rate: pace * (1.0 - 1.5 * m), limit: pace, certain: Some(pace) };
         }
         self.shorts += 1;
         let mean = s.accepted / s.cycle.max(1e-3);
@@ -167,7 +185,7 @@ impl Settle {
             (mean, 0.0)
         } else {
             let less = (1.5 * m * 2f64.powi(self.shorts)).min(0.6);
-            let floor = if self.longs > 0 { s.pace * (1.0 - less) } else { 0.0 };
+            let floor = if self.longs > 0 || s.punishes { s.pace * (1.0 - less) } else { 0.0 };
             return Found { rate: mean.max(floor).min(s.pace), limit: s.pace * (1.0 - m), certain: None };
         };
         self.shorts = 0;
@@ -178,5 +196,8 @@ impl Settle {
 /// The share below a limit at which its pace begins.
 const MARGIN: f64 = 0.026;
 const LEAST_MARGIN: f64 = 0.007;
+/// Growth that is seen in time, and a share by which a limit is not where it was.
+const SEEN: f64 = 0.02;
+const ELSEWHERE: f64 = 0.08;
 /// So many let through are an average.
 const ENOUGH: f64 = 25.0;
