@@ -46,8 +46,8 @@ pub(crate) struct Watch {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Doubt {
     None,
-    /// One request may test it.
-    Allowed,
+    /// One request may test it, some time after it was first heard.
+    Since(Timestamp),
     Tested,
 }
 
@@ -64,8 +64,7 @@ impl Watch {
         if !self.on {
             return Ok(());
         }
-        let doubts = self.doubt == Doubt::Allowed
-            && self.closed_at.is_some_and(|closed| now.since(closed) >= LEAST_PAUSE);
+        let doubts = matches!(self.doubt, Doubt::Since(heard) if now.since(heard) >= LEAST_PAUSE);
         if now < self.told_until && doubts {
             self.doubt = Doubt::Tested;
         } else if now < self.told_until {
@@ -85,7 +84,7 @@ impl Watch {
         if let Some(told) = reply.told.filter(|_| reply.refused) {
             self.told_until = self.told_until.max(now.plus(told));
             if told > LONG && self.closed_at.is_none() {
-                self.doubt = Doubt::Allowed;
+                self.doubt = Doubt::Since(now);
             }
         }
         let probe = self.closed_at.is_some_and(|closed| sent > closed);

@@ -65,8 +65,8 @@ fn l2_a_short_job_is_refused_little() {
 }
 
 /// What the page says, less a little: a change that is worth it elsewhere may cost one here.
-const FEW: u32 = 76;
-const FAST: u32 = 44;
+const FEW: u32 = 75;
+const FAST: u32 = 46;
 
 #[test]
 fn l3_nothing_bans_twice_and_few_are_refused_together() {
@@ -108,12 +108,12 @@ fn short_form(told: bool) -> (u32, u32, u32, u32) {
 fn l2_slow_limits_that_say_nothing_meet_the_targets_as_often_as_ever() {
     let (whole, late, overrun, all) = short_form(false);
     assert_eq!(all, 10, "the set is what it was");
-    assert!(whole >= 1 && late >= 3 && overrun <= 2, "{whole} whole, {late} late, {overrun} overrun");
+    assert!(whole >= 1 && late >= 5 && overrun == 0, "{whole} whole, {late} late, {overrun} overrun");
 }
 
 #[test]
 fn l2_slow_limits_that_tell_a_wait_meet_the_targets_as_often_as_ever() {
     let (whole, late, overrun, all) = short_form(true);
     assert_eq!(all, 10, "the set is what it was");
-    assert!(whole >= 4 && late >= 4 && overrun <= 1, "{whole} whole, {late} late, {overrun} overrun");
+    assert!(whole >= 6 && late >= 6 && overrun == 0, "{whole} whole, {late} late, {overrun} overrun");
 }

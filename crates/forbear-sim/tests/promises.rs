@@ -35,6 +35,14 @@ fn p1_b1_nothing_is_sent_into_a_told_pause_and_one_request_probes() {
 }
 
 #[test]
+fn p7_a_told_time_that_is_too_long_to_believe_is_tested_once_and_then_obeyed() {
+    let spec = "fixed-window:limit=200/20m,hint=seconds".parse().unwrap();
+    let scenario = Scenario { spec, run_for: 1200 * S, ..short(Kind::FixedWindow, 0, true) };
+    let report = run(&scenario, &mut gate()).unwrap_or_else(|violation| panic!("{violation}"));
+    assert!(report.whole.refused >= 2, "it was told, and one more was refused: {}", report.whole.refused);
+}
+
+#[test]
 fn p8_j5_a_crash_shortens_no_pause_and_loses_no_page() {
     for index in 0..4 {
         let scenario = Scenario {

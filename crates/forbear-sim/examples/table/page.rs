@@ -35,8 +35,8 @@ most 1 % refused; *after the first quarter* is the same without the time in whic
 minute of that, windows of a second to five minutes, bans of five seconds to a minute, steps to a third or to three times, waves of 10 to
 50 % over five minutes to an hour, round trips of 10 to 150 ms, runs of half an hour to two hours
 ([sets](../../crates/forbear-sim/src/sets/mod.rs)). With `Retry-After` in whole seconds it has the six kinds that can tell one. *Set A'* is
-drawn the same way from other seeds. The learner was tuned on neither of its instances one by one; set A' shows what set A
-owes to chance.
+drawn the same way from other seeds. The learner's constants were chosen by what set A says; set A' shows what that owes to
+chance.
 ";
 
 /// Plays everything and writes the page.
