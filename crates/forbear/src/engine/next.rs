@@ -301,7 +301,8 @@ impl<G: GateStore> Shared<G> {
     /// Reads a lane's next page. Claims take microseconds and never wait for a sync.
     async fn load(&self, lane: LaneKey) {
         let LaneKey::Stored(id) = lane else { return };
-        let page = (AT_HAND_MAX / self.front.lock().frontier.lanes().max(1)).clamp(PAGE.0, PAGE.1);
+        let most = if self.job.is_shared() { SHARED_PAGE_MAX } else { PAGE.1 };
+        let page = (AT_HAND_MAX / self.front.lock().frontier.lanes().max(1)).clamp(PAGE.0, most);
         let items = match self.job.claim(id, page).await {
             Ok(items) => items,
             Err(error) => {
@@ -355,5 +356,8 @@ impl<G: GateStore> Shared<G> {
 const AT_HAND_MAX: usize = 32 * 1024;
 /// The smallest and the largest page of a lane.
 const PAGE: (usize, usize) = (8, 512);
+/// Where other processes may work on the job: what one has in hand waits for it alone, and a slow one must not keep work from
+/// those that have none.
+const SHARED_PAGE_MAX: usize = 64;
 /// The name of the way without an exit.
 const DIRECT: &str = "direct";
