@@ -1,7 +1,9 @@
 //! What a decision costs that several processes share, beside a GET and a SET for each request in the same run; and how
 //! long a pause takes to reach them. One line of JSON for each figure.
 //!
-//! Starts a `redis-server` and processes of its own: what is measured runs in this same program, told so by its arguments.
+//! Starts a `redis-server` and processes of its own: what is measured runs in this same program, told so by its arguments. Peers
+//! of other makers are named by `FORBEAR_BENCH_PEERS`, as `bench/run` does: commands that take the server's URL and a number of
+//! seconds, and print how many requests they let through.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -41,16 +43,24 @@ fn main() {
     let url = server.url.clone();
 
     // Turns, so that what slows the machine down slows both.
-    let (mut ours, mut theirs, mut trips) = (0.0, 0.0, 0.0);
-    for _ in 0..if quick { 1 } else { 3 } {
-        theirs += sum(&run(2, &["get-set", &url, seconds]))[0];
+    let (mut ours, mut trips, mut peers) = (0.0, 0.0, peers());
+    let rounds_of_peers = if quick { 1 } else { 3 };
+    for _ in 0..rounds_of_peers {
+        for peer in &mut peers {
+            let children = (0..2).map(|_| peer.start(&url, seconds));
+            peer.done += sum(&said(children.collect()))[0];
+        }
         let of_run = sum(&run(2, &["decide", &url, seconds, "none"]));
         (ours, trips) = (ours + of_run[0], trips + of_run[1]);
     }
-    let times = ours / theirs;
-    figure("GET then SET for each request, two processes", format!("{theirs:.0} requests"), "peer", true);
-    figure("permit and report, one scope, two processes", format!("{ours:.0} requests"), "", true);
-    figure("the same beside GET then SET", format!("{times:.1}x"), "at least 5x", times >= 5.0);
+    let whole = f64::from(rounds_of_peers) * seconds.parse::<f64>().unwrap_or(1.0);
+    figure("permit and report, one scope, two processes", format!("{:.0}/s", ours / whole), "", true);
+    for peer in &peers {
+        let (name, least, times) = (&peer.name, peer.times, ours / peer.done);
+        figure(&format!("{name}, two processes"), format!("{:.0}/s", peer.done / whole), "peer", true);
+        let budget = format!("at least {least:.0}x");
+        figure(&format!("forbear beside {name}"), format!("{times:.1}x"), &budget, times >= least);
+    }
     figure("round trips for each of them", format!("{:.4}", trips / ours), "at most 1", trips <= ours);
     for (rate, processes, most) in [("1000/s", 2, "at most 0.05"), ("1000/s", 8, ""), ("20/s", 2, "")] {
         let of_run = sum(&run(processes, &["decide", &url, seconds, rate]));
@@ -234,6 +244,7 @@ fn scope(rate: &str) -> BoundScope {
     let mut policy = (*scope.policy).clone();
     policy.concurrency_max = 256;
     policy.concurrency_start = 256;
+    policy.pace_start = f32::INFINITY;
     if let Ok(rates) = rate.parse::<RateList>() {
         policy.rates = rates.into();
     }
@@ -241,9 +252,41 @@ fn scope(rate: &str) -> BoundScope {
     scope
 }
 
+/// Somebody else's way to share a limit.
+#[derive(serde::Deserialize)]
+struct Peer {
+    name: String,
+    command: Vec<String>,
+    /// We are to be so many times as fast, at least.
+    times: f64,
+    #[serde(skip)]
+    done: f64,
+}
+
+impl Peer {
+    fn start(&self, url: &str, seconds: &str) -> Child {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).args([url, seconds]).stdout(Stdio::piped());
+        command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.name))
+    }
+}
+
+/// The naive way, and those that are named from outside.
+fn peers() -> Vec<Peer> {
+    let me = std::env::current_exe().unwrap().display().to_string();
+    let command = [&me, "--part", "get-set"].map(str::to_owned).to_vec();
+    let naive = Peer { name: "GET then SET for each request".into(), command, times: 5.0, done: 0.0 };
+    let others = std::env::var("FORBEAR_BENCH_PEERS").unwrap_or_else(|_| "[]".into());
+    let others: Vec<Peer> = serde_json::from_str(&others).expect("FORBEAR_BENCH_PEERS is a list of peers");
+    std::iter::once(naive).chain(others).collect()
+}
+
 /// So many processes at once; what each says, by words.
 fn run(processes: usize, args: &[&str]) -> Vec<Vec<f64>> {
-    let children: Vec<Child> = (0..processes).map(|_| part(args)).collect();
+    said((0..processes).map(|_| part(args)).collect())
+}
+
+fn said(children: Vec<Child>) -> Vec<Vec<f64>> {
     let said = |child: Child| {
         let out = child.wait_with_output().unwrap();
         let text = String::from_utf8(out.stdout).unwrap();
