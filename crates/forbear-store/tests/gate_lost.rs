@@ -207,6 +207,130 @@ async fn p2_a_flushed_store_gets_the_pause_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p2_what_a_full_store_has_thrown_away_is_put_back() {
+    let redis = TestRedis::start_with(&["--maxmemory", "4mb", "--maxmemory-policy", "allkeys-random"]).await;
+    let member = Member::join(&redis).await;
+    let said =
+        |event: &SharedEvent| matches!(event, SharedEvent::Evicts { policy } if policy == "allkeys-random");
+    assert!(member.events.lock().iter().any(said), "it is warned of");
+    let a = scope("http://a:80");
+    let sent = take(&*member.gates, &a).await.1.unwrap();
+    let _ = refuse(&*member.gates, &a, sent, Duration::from_secs(100)).await;
+    let key = "forbear:gate:{http://a:80}http://a:80";
+    let (mut gone, big) = (false, "x".repeat(50_000));
+    for n in 0..5000 {
+        redis.command(&["SET", &format!("other{n}"), &big]).await;
+        gone = redis.command(&["EXISTS", key]).await == redis::Value::Int(0);
+        if gone {
+            break;
+        }
+    }
+    assert!(gone, "the key was thrown away");
+    eventually("it is put back", || async { redis.command(&["EXISTS", key]).await == redis::Value::Int(1) })
+        .await;
+    assert!(member.pause_left(&a).await > Duration::from_secs(60));
+    assert_eq!(member.losses(), 0, "the store was there all the time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_a_store_that_is_still_loading_is_not_back_yet() {
+    let mut redis = TestRedis::start_with(&["--rdbcompression", "no"]).await;
+    let member = Member::join(&redis).await;
+    let a = scope("http://a:80");
+    let sent = take(&*member.gates, &a).await.1.unwrap();
+    let _ = refuse(&*member.gates, &a, sent, Duration::from_secs(100)).await;
+    for n in 0..100 {
+        redis.command(&["SET", &format!("other{n}"), &"x".repeat(500)]).await;
+    }
+    redis.command(&["SAVE"]).await;
+    redis.kill();
+    member.is_alone(true).await;
+    // It reads a hundred keys, and takes 20 ms for each.
+    redis
+        .restart_with(&["--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"])
+        .await;
+    let error = RedisGates::connect(&redis.url(), SharedOptions::default()).await.unwrap_err();
+    assert!(format!("{error:?}").contains("LOADING"), "{error:?}");
+    assert!(member.gates.is_alone());
+    assert!(matches!(take(&*member.gates, &a).await.0, Check::Wait { cause: Cause::Told, .. }));
+    member.is_alone(false).await;
+    assert!(member.pause_left(&a).await > Duration::from_secs(60));
+    assert_eq!(member.losses(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f1_a_password_that_was_changed_meanwhile_is_a_loss_until_it_is_right() {
+    let redis = TestRedis::start().await;
+    let member = Member::join(&redis).await;
+    let a = scope("http://a:80");
+    let sent = take(&*member.gates, &a).await.1.unwrap();
+    let _ = refuse(&*member.gates, &a, sent, Duration::from_secs(100)).await;
+    let of_operator = redis::Client::open(redis.url()).unwrap();
+    let mut operator = of_operator.get_multiplexed_async_connection().await.unwrap();
+    let set = |password: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("requirepass").arg(password);
+        command
+    };
+    let () = set("hunter2").query_async(&mut operator).await.unwrap();
+    let mut kill = redis::cmd("CLIENT");
+    kill.arg("KILL").arg("TYPE").arg("pubsub");
+    let _: i64 = kill.query_async(&mut operator).await.unwrap();
+    member.is_alone(true).await;
+    sleep(300 * MS).await;
+    assert!(member.gates.is_alone(), "it cannot come back");
+    assert!(matches!(take(&*member.gates, &a).await.0, Check::Wait { cause: Cause::Told, .. }));
+    let () = set("").query_async(&mut operator).await.unwrap();
+    member.is_alone(false).await;
+    assert!(member.pause_left(&a).await > Duration::from_secs(60));
+}
+
+/// Whatever members do, in whatever order: no key is there for ever, and none goes away before its pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c4_no_order_of_steps_leaves_a_key_for_ever() {
+    let rounds = std::env::var("FORBEAR_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let redis = TestRedis::start().await;
+    for seed in 0..rounds {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let members = [Member::join(&redis).await, Member::join(&redis).await, Member::join(&redis).await];
+        let mut on_wire = Vec::new();
+        for _ in 0..200 {
+            let gates = &members[rng.usize(..3)].gates;
+            let a = scope(&format!("http://h{}:80", rng.u32(..5)));
+            match rng.u32(..10) {
+                0..6 => on_wire.extend(take(&**gates, &a).await.1.map(|sent| (gates.clone(), a, sent))),
+                6 => {
+                    let _ = redis.command(&["SCRIPT", "FLUSH"]).await;
+                }
+                7 if rng.u32(..5) == 0 => {
+                    let _ = redis.command(&["FLUSHALL"]).await;
+                }
+                _ if on_wire.is_empty() => {}
+                8 => {
+                    let (gates, a, sent) = on_wire.swap_remove(rng.usize(..on_wire.len()));
+                    let wait = Duration::from_millis(rng.u64(..1500));
+                    let _ = refuse(&*gates, &a, sent, wait).await;
+                }
+                _ => {
+                    let (gates, a, sent) = on_wire.swap_remove(rng.usize(..on_wire.len()));
+                    let _ = succeed(&*gates, &a, sent).await;
+                }
+            }
+        }
+        members[0].gates.account_key().await.unwrap();
+        sleep(300 * MS).await;
+        let redis::Value::Array(keys) = redis.command(&["KEYS", "*"]).await else { panic!("no list") };
+        assert!(!keys.is_empty());
+        for key in keys {
+            let redis::Value::BulkString(key) = key else { panic!("{key:?}") };
+            let key = String::from_utf8(key).unwrap();
+            let redis::Value::Int(ms) = redis.command(&["PTTL", &key]).await else { panic!("no number") };
+            assert!(ms > 60_000, "seed {seed}: {key} lives for {ms} ms");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f1_a_script_that_was_forgotten_is_sent_again() {
     let redis = TestRedis::start().await;
     let member = Member::join(&redis).await;

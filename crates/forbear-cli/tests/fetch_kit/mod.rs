@@ -67,6 +67,8 @@ pub(crate) fn authority(server: &Server) -> String {
 pub(crate) struct Job {
     pub(crate) dir: TempDir,
     env: Vec<(String, String)>,
+    /// What runs the command, with its words.
+    through: Vec<String>,
 }
 
 impl Job {
@@ -75,7 +77,7 @@ impl Job {
         let dir = TempDir::new().unwrap();
         let text: String = lines.into_iter().map(|line| format!("{}\n", line.as_ref())).collect();
         fs::write(dir.path().join("urls.txt"), text).unwrap();
-        Job { dir, env: Vec::new() }
+        Job { dir, env: Vec::new(), through: Vec::new() }
     }
 
     /// With this configuration beside the input.
@@ -90,6 +92,12 @@ impl Job {
         self
     }
 
+    /// Run by another program, which is given by its path.
+    pub(crate) fn through(mut self, words: &[String]) -> Job {
+        self.through = words.to_vec();
+        self
+    }
+
     /// With this configuration, and with nothing learned.
     pub(crate) fn unlearned(self, toml: &str) -> Job {
         self.config(&format!("{NOTHING_LEARNED}{toml}"))
@@ -101,8 +109,9 @@ impl Job {
 
     /// The command, with nothing of the tester's own environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forbear"));
-        command.args(args).current_dir(self.dir.path()).env_clear().env("NO_COLOR", "1");
+        let mut words = self.through.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_forbear")]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).args(args).current_dir(self.dir.path()).env_clear().env("NO_COLOR", "1");
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -6,4 +6,5 @@ mod fleet_kit;
 
 mod hand;
 mod lost;
+mod machines;
 mod together;

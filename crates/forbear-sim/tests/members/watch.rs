@@ -21,6 +21,10 @@ pub(crate) struct Watch {
     rate: Option<(usize, Duration)>,
     starts: VecDeque<At>,
     pub(crate) probes_sent: u32,
+    /// Each start, by which member; and each refusal.
+    pub(crate) log: Vec<(At, usize)>,
+    pub(crate) refusals: Vec<At>,
+    pub(crate) probes_at: Vec<At>,
     pub(crate) broken: Vec<String>,
 }
 
@@ -57,6 +61,9 @@ impl Watch {
             rate: rate.flatten(),
             starts: VecDeque::new(),
             probes_sent: 0,
+            log: Vec::new(),
+            refusals: Vec::new(),
+            probes_at: Vec::new(),
             broken: Vec::new(),
         }
     }
@@ -93,7 +100,9 @@ impl Watch {
             self.probes.retain(|other| !other.killed);
             self.probes.push(Probe { member, sent: now, renewed: now, killed: false });
             self.probes_sent += 1;
+            self.probes_at.push(now);
         }
+        self.log.push((now, member));
         self.on_wire[member] += 1;
         let all: u32 = self.on_wire.iter().sum();
         if all > self.cap && now > self.rough_until {

@@ -30,8 +30,13 @@ impl TestRedis {
         redis
     }
 
-    /// Starts it (again), empty, on the same port.
+    /// Starts it (again) on the same port: empty, unless what it had was saved by hand.
     pub(crate) async fn restart(&mut self) {
+        self.restart_with(&[]).await;
+    }
+
+    /// The same with further words of configuration.
+    pub(crate) async fn restart_with(&mut self, more: &[&str]) {
         self.kill();
         let port = self.port.to_string();
         let child = Command::new("redis-server")
@@ -39,6 +44,7 @@ impl TestRedis {
             .arg("--dir")
             .arg(self.dir.path())
             .args(&self.more)
+            .args(more)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
