@@ -116,6 +116,41 @@ async fn s2_an_account_is_a_hash_of_the_credentials_and_has_limits_of_its_own() 
     assert!(!late.to_string().contains("ours") && !format!("{late:?}").contains("ours"), "K1: {late}");
 }
 
+/// Two members of one store, which is asked for its key; and who waits there is seen from outside.
+#[tokio::test]
+async fn s2_who_opens_the_same_store_knows_an_account_by_the_same_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = dir.path().join("gates").display().to_string();
+    let (one, other) = (
+        Gate::open(&address, GateOptions::default()).await.unwrap(),
+        Gate::open(&address, GateOptions::default()).await.unwrap(),
+    );
+    let fields = headers(&[("authorization", "Bearer s3cret")]);
+    let item = |gate: &Gate| gate.item(&Method::GET, URL, &fields);
+    let pass = one.acquire(URL, &item(&one)).await.unwrap();
+    let told = headers(&[("retry-after", "20")]);
+    let _ = pass.answered(&mut item(&one), Received::new(429, &told)).await.unwrap();
+    let waits = tokio::spawn({
+        let (other, item) = (other.clone(), item(&other));
+        async move { other.acquire_within(URL, &item, Duration::from_secs(30)).await.map(drop) }
+    });
+    let desk = forbear_store::gate::GateDesk::open(&address.parse().unwrap()).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        seen.clear();
+        desk.scopes(|scope| seen.push(scope)).await.unwrap();
+        if seen.iter().any(|scope| scope.members.iter().any(|member| member.waiting == 1)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waiting: u32 = seen.iter().flat_map(|scope| &scope.members).map(|member| member.waiting).sum();
+    let names: Vec<&str> = seen.iter().map(|scope| scope.key.as_str()).collect();
+    assert_eq!(names.iter().filter(|name| name.contains("account=~")).count(), 1, "{names:?}");
+    assert!(waiting >= 1, "{seen:?}");
+    waits.abort();
+}
+
 #[tokio::test]
 async fn v2_what_may_not_be_sent_twice_is_not_sent_again() {
     let gate = Gate::in_memory(GateOptions::default());

@@ -65,6 +65,7 @@ fn of_job(scope: String, record: &[u8]) -> Row {
         pace: None,
         on_wire: None,
         processes: None,
+        waiting: None,
         incidents: 0,
     };
     // Only moments and numbers are wanted, and no policy changes those.
@@ -91,6 +92,7 @@ fn as_lines(rows: &[Row]) -> String {
                 "pace_per_s": row.pace,
                 "on_the_wire": row.on_wire,
                 "processes": row.processes,
+                "waiting": row.waiting,
                 "incidents": row.incidents,
             })
         })
@@ -102,7 +104,8 @@ fn as_table(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "no scope is known\n".to_owned();
     }
-    let header = ["scope", "state", "cause", "until", "pace", "on the wire", "processes", "incidents"];
+    let header =
+        ["scope", "state", "cause", "until", "pace", "on the wire", "processes", "waiting", "incidents"];
     let mut lines = vec![header.map(str::to_owned).to_vec()];
     let dash = || "-".to_owned();
     lines.extend(rows.iter().take(ROWS).map(|row| {
@@ -114,6 +117,7 @@ fn as_table(rows: &[Row]) -> String {
             row.pace.map_or_else(dash, |pace| format!("{pace:.1}/s")),
             row.on_wire.map_or_else(dash, |n| n.to_string()),
             row.processes.map_or_else(dash, |n| n.to_string()),
+            row.waiting.map_or_else(dash, |n| n.to_string()),
             row.incidents.to_string(),
         ]
     }));

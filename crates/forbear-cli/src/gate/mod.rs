@@ -109,6 +109,7 @@ struct Row {
     pace: Option<f32>,
     on_wire: Option<u32>,
     processes: Option<usize>,
+    waiting: Option<u64>,
     incidents: u32,
 }
 
@@ -123,6 +124,7 @@ impl Row {
             pace: None,
             on_wire: None,
             processes: Some(scope.members.len()),
+            waiting: Some(scope.members.iter().map(|member| u64::from(member.waiting)).sum()),
             incidents: 0,
         };
         let Ok(gate) = &scope.gate else { return row };

@@ -64,7 +64,10 @@ fn text_of(scope: &SharedScope) -> String {
         let left = words::wait(member.until.since(scope.now));
         line(
             "",
-            format!("{:016x}: {} places on the wire, alive for {left} at least", member.id, member.places),
+            format!(
+                "{:016x}: {} places on the wire, {} wait, alive for {left} at least",
+                member.id, member.places, member.waiting,
+            ),
         );
     }
     let age = scope.now.since(scope.written);
@@ -144,7 +147,8 @@ fn json_of(scope: &SharedScope) -> String {
         "gate": gate,
         "unreadable": scope.gate.as_ref().err(),
         "processes": scope.members.iter().map(|member| json!({
-            "id": format!("{:016x}", member.id), "places": member.places, "until": moment(member.until),
+            "id": format!("{:016x}", member.id), "places": member.places, "waiting": member.waiting,
+            "until": moment(member.until),
         })).collect::<Vec<_>>(),
         "written": moment(scope.written),
     });

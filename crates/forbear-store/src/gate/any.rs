@@ -1,8 +1,8 @@
 //! Whichever gate store was asked for.
 
-use std::{convert::Infallible, fmt, path::PathBuf, str::FromStr};
+use std::{collections::HashMap, convert::Infallible, fmt, path::PathBuf, str::FromStr};
 
-use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+use forbear_core::{gate::Gate, policy::BoundScope, scope::ScopeKey, time::Timestamp};
 
 use super::{FileGates, GateStore, MemoryGates, RedisGates, SharedOptions, StoreError, redis};
 
@@ -194,6 +194,14 @@ impl GateStore for AnyGates {
             AnyGates::Memory(gates) => gates.now(),
             AnyGates::File(gates) => gates.now(),
             AnyGates::Redis(gates) => gates.now(),
+        }
+    }
+
+    fn note_waiting(&self, waiting: &HashMap<ScopeKey, u32>) {
+        match self {
+            AnyGates::Memory(gates) => gates.note_waiting(waiting),
+            AnyGates::File(gates) => gates.note_waiting(waiting),
+            AnyGates::Redis(gates) => gates.note_waiting(waiting),
         }
     }
 }

@@ -12,9 +12,9 @@ mod shared;
 #[cfg(feature = "simulated")]
 mod simulated;
 
-use std::{future::Future, io};
+use std::{collections::HashMap, future::Future, io};
 
-use forbear_core::{gate::Gate, policy::BoundScope, time::Timestamp};
+use forbear_core::{gate::Gate, policy::BoundScope, scope::ScopeKey, time::Timestamp};
 
 #[cfg(feature = "simulated")]
 pub use self::simulated::{Drift, SimGates, SimStore, Weather};
@@ -57,6 +57,10 @@ pub trait GateStore: Send + Sync + 'static {
 
     /// The store's present moment.
     fn now(&self) -> Timestamp;
+
+    /// Notes how much waits here for each scope, and nothing for those that are not named: where processes share the store,
+    /// whoever looks from outside sees it. It changes no gate.
+    fn note_waiting(&self, _waiting: &HashMap<ScopeKey, u32>) {}
 }
 
 /// Why a gate store did not answer.

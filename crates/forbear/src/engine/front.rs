@@ -222,6 +222,19 @@ impl Front {
         lanes.filter_map(|(lane, _)| self.frontier.waiting(*lane)).map(|(items, _)| items).sum()
     }
 
+    /// How many items at hand wait for each scope.
+    pub(super) fn waiting_by_scope(&self) -> HashMap<ScopeKey, u32> {
+        let mut waiting = HashMap::new();
+        for (lane, route) in &self.routes {
+            let items = self.frontier.waiting(*lane).map_or(0, |(items, _)| items);
+            for scope in route.scopes.iter().filter(|_| items > 0) {
+                let count: &mut u32 = waiting.entry(scope.key.clone()).or_default();
+                *count = count.saturating_add(u32::try_from(items).unwrap_or(u32::MAX));
+            }
+        }
+        waiting
+    }
+
     /// Whether an item at hand waits for something else than an exit: it goes directly, or its exits can be used.
     pub(super) fn has_a_way(&self) -> bool {
         let usable = |route: &Route| match &route.pool {

@@ -104,10 +104,14 @@ impl Calls {
 }
 
 impl<G: GateStore> Shared<G> {
-    /// Wakes whoever waits for what other members change, for as long as the run lasts.
+    /// Wakes whoever waits for what other members change, for as long as the run lasts, and tells what waits here.
     pub(super) async fn answer_calls(self: Arc<Self>) {
         loop {
-            self.calls.called.notified().await;
+            if tokio::time::timeout(TELL_WAITING, self.calls.called.notified()).await.is_err() {
+                let waiting = self.front.lock().waiting_by_scope();
+                self.gates.note_waiting(&waiting);
+                continue;
+            }
             let changed = std::mem::take(&mut *self.calls.changed.lock());
             let mut closed = Vec::new();
             {
@@ -196,5 +200,7 @@ impl Shared<AnyGates> {
     }
 }
 
+/// How often others are told what waits here, while nothing happens that must be heard.
+const TELL_WAITING: Duration = Duration::from_secs(1);
 /// Without a call.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

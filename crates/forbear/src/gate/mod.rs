@@ -17,13 +17,13 @@ mod tower;
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use forbear_core::{gate::Cause, policy::ItemPolicy};
+use forbear_core::{gate::Cause, policy::ItemPolicy, scope::ScopeKey};
 use forbear_store::gate::{
     AnyGates, GateAddress, GateStore, MemoryGates, SharedEvent, SharedOptions, StoreError,
 };
@@ -62,7 +62,8 @@ pub struct GateOptions {
     /// So many may wait at a time (C4). Default 10,000.
     pub waiting_max: usize,
     /// The key of the hash by which credentials are told apart without being kept (K1). Processes that share a gate need the
-    /// same one, or give accounts names. Default: by chance, so each process has its own.
+    /// same one, or give accounts names. Default: the one that is kept with the store where processes share it
+    /// ([`Gate::open`]), else one by chance.
     pub account_key: Option<[u8; 32]>,
 }
 
@@ -148,6 +149,8 @@ pub(in crate::gate) struct Inner<G: GateStore> {
     wait_max: Duration,
     waiting_max: usize,
     waiting: AtomicUsize,
+    /// Those of them that had to wait, by what may hold them up.
+    held_up: Mutex<HashMap<ScopeKey, u32>>,
     /// Of a probe on the wire: a third of its lease.
     pub(in crate::gate) sign_of_life: Duration,
 }
@@ -198,7 +201,16 @@ impl Gate {
         let shared = SharedOptions { events: Arc::new(events), ..SharedOptions::default() };
         let Ok(address) = address.parse::<GateAddress>();
         let store = address.open(shared).await?;
-        Ok(Gate(Arc::new(Inner::new(Arc::new(store), options, lines))))
+        let account_key = match options.account_key {
+            Some(key) => Some(key),
+            None => store.account_key().await?,
+        };
+        let options = GateOptions { account_key, ..options };
+        let gate = Gate(Arc::new(Inner::new(Arc::new(store), options, lines)));
+        if gate.0.store.is_shared() {
+            tokio::spawn(tell_waiting(Arc::downgrade(&gate.0)));
+        }
+        Ok(gate)
     }
 }
 
@@ -257,6 +269,7 @@ impl<G: GateStore> Gate<G> {
             || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         let busy = || GateError::Busy { waited: begun.elapsed() };
         let _turn = tokio::time::timeout(left().min(LONGEST), place.turn()).await.map_err(|_| busy())?;
+        let mut held_up = None;
         loop {
             let wait = match permit::acquire(&inner.store, &route.scopes, item.ask()).await? {
                 Answer::Admitted(admission) => return Ok(Pass::new(self.clone(), route, admission)),
@@ -271,6 +284,7 @@ impl<G: GateStore> Gate<G> {
                 Answer::Full { .. } if left().is_zero() => return Err(busy()),
                 Answer::Full { .. } => left().min(RECHECK),
             };
+            held_up.get_or_insert_with(|| HeldUp::new(&inner.held_up, route.clone()));
             // News that came since the question wake it at once.
             let _ = tokio::time::timeout(wait.min(LONGEST), place.news()).await;
         }
@@ -314,6 +328,7 @@ impl<G: GateStore> Inner<G> {
             wait_max,
             waiting_max,
             waiting: AtomicUsize::new(0),
+            held_up: Mutex::default(),
             sign_of_life,
         }
     }
@@ -354,6 +369,42 @@ struct OneMore<'a>(&'a AtomicUsize);
 impl Drop for OneMore<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One who waits for these scopes.
+struct HeldUp<'a>(&'a Mutex<HashMap<ScopeKey, u32>>, Arc<Route>);
+
+impl<'a> HeldUp<'a> {
+    fn new(all: &'a Mutex<HashMap<ScopeKey, u32>>, route: Arc<Route>) -> HeldUp<'a> {
+        let mut counts = all.lock();
+        route.scopes.iter().for_each(|scope| *counts.entry(scope.key.clone()).or_default() += 1);
+        drop(counts);
+        HeldUp(all, route)
+    }
+}
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.0.lock();
+        for scope in self.1.scopes.iter() {
+            if let Some(count) = counts.get_mut(&scope.key) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&scope.key);
+                }
+            }
+        }
+    }
+}
+
+/// Tells the store what waits here, for as long as somebody has the gate.
+async fn tell_waiting(inner: Weak<Inner<AnyGates>>) {
+    while let Some(inner) = inner.upgrade() {
+        let waiting = inner.held_up.lock().clone();
+        inner.store.note_waiting(&waiting);
+        drop(inner);
+        tokio::time::sleep(RECHECK).await;
     }
 }
 

@@ -41,6 +41,8 @@ pub struct SharedMember {
     pub id: u64,
     /// Places on the wire that it has, in use or taken ahead.
     pub places: u16,
+    /// Items and callers that wait there, as it said last.
+    pub waiting: u32,
     /// Without another sign of life they come back then.
     pub until: Timestamp,
 }
@@ -137,7 +139,9 @@ fn scope_of(key: &ScopeKey, value: &[u8], now: Timestamp) -> SharedScope {
         Err(fault) => (Err(fault.to_string()), Timestamp::ZERO, Vec::new()),
     };
     let members = members.into_iter().filter(|member| now < member.until);
-    let members = members.map(|m| SharedMember { id: m.id, places: m.places, until: m.until }).collect();
+    let members = members
+        .map(|m| SharedMember { id: m.id, places: m.places, waiting: m.waiting, until: m.until })
+        .collect();
     SharedScope { key: key.clone(), gate, written, members, now }
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Entry {
     trust: u32,
     /// Slots that were taken ahead have passed unused: no more than were used are taken until then.
     sober_until: Timestamp,
+    /// What waits here.
+    pub(super) waiting: u32,
 }
 
 /// What a compare-and-set under way makes of this member's places. Until it has landed nobody knows which record the store
@@ -95,6 +97,7 @@ impl Entry {
             recent: (Timestamp::ZERO, 0),
             trust: 0,
             sober_until: Timestamp::ZERO,
+            waiting: 0,
         }
     }
 
@@ -253,7 +256,8 @@ impl Entry {
             None => (lineage, 0, Vec::new()),
         };
         let mut record = Record { lineage, revision: revision + 1, writer: me, written: now, state, members };
-        record.note(Member { id: me, places: held, until: now.plus(MEMBER_FOR) }, now);
+        let member = Member { id: me, places: held, waiting: self.waiting, until: now.plus(MEMBER_FOR) };
+        record.note(member, now);
         (record, slots)
     }
 
@@ -442,6 +446,14 @@ impl Entry {
     /// How many processes use it, this one included.
     pub(super) fn users(&self, me: u64, now: Timestamp) -> u32 {
         self.base.as_ref().map_or(1, |base| base.users(me, now))
+    }
+
+    /// What waits here, for whoever looks from outside.
+    pub(super) fn note_waiting(&mut self, waiting: u32, now: Timestamp) {
+        if waiting != self.waiting {
+            self.waiting = waiting;
+            self.dirty = self.dirty.or(Some(now));
+        }
     }
 
     fn cap(&self) -> u16 {

@@ -174,6 +174,20 @@ impl<L: Link> Inner<L> {
 }
 
 impl<L: Link> Inner<L> {
+    /// Notes what waits here for each scope, for whoever looks from outside.
+    pub(super) fn note_waiting(&self, waiting: &HashMap<ScopeKey, u32>) {
+        let now = self.clock.now();
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        for (key, entry) in table.entries.iter_mut().filter(|(_, entry)| !entry.is_local()) {
+            let count = waiting.get(key).copied().unwrap_or(0);
+            if count != entry.waiting && (entry.local.shut || entry.is_member(self.me)) {
+                entry.note_waiting(count, now);
+                table.active.push(key.clone());
+            }
+        }
+    }
+
     /// Takes this member out of every scope where it has nothing on the wire.
     pub(super) async fn leave(self: Arc<Self>) {
         let mut seen = HashSet::new();

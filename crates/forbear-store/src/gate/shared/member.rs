@@ -57,6 +57,10 @@ macro_rules! member_of_a_fleet {
             fn now(&self) -> forbear_core::time::Timestamp {
                 self.0.now()
             }
+
+            fn note_waiting(&self, waiting: &std::collections::HashMap<forbear_core::scope::ScopeKey, u32>) {
+                self.0.note_waiting(waiting);
+            }
         }
     };
 }

@@ -22,6 +22,7 @@ mod table;
 mod tests;
 
 use std::{
+    collections::HashMap,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
@@ -197,6 +198,10 @@ impl<L: Link> GateStore for SharedGates<L> {
 
     fn now(&self) -> Timestamp {
         self.0.clock.now()
+    }
+
+    fn note_waiting(&self, waiting: &HashMap<ScopeKey, u32>) {
+        self.0.note_waiting(waiting);
     }
 }
 

@@ -39,6 +39,9 @@ pub(super) struct Member {
     /// Places on the wire, in use or taken ahead.
     #[serde(rename = "n", default)]
     pub(super) places: u16,
+    /// Items and callers that wait.
+    #[serde(rename = "w", default, skip_serializing_if = "usual")]
+    pub(super) waiting: u32,
     /// When they come back by themselves, unless it shows a sign of life.
     #[serde(rename = "t", with = "moment")]
     pub(super) until: Timestamp,
@@ -390,7 +393,7 @@ mod tests {
         let mut gate = Gate::new(&policy);
         let sent = gate.take(&policy, now, 1);
         let _ = gate.refused(&policy, sent, Told::wait(Duration::from_secs(60)), now, 0.5);
-        let members = vec![Member { id: 7, places: 3, until: now.plus(Duration::from_secs(10)) }];
+        let members = vec![Member { id: 7, places: 3, waiting: 0, until: now.plus(Duration::from_secs(10)) }];
         Record { lineage: u64::MAX, revision: 5, writer: 7, written: now, state: gate.to_state(), members }
     }
 
@@ -448,7 +451,8 @@ mod tests {
         assert_eq!((record.users(1, now), record.rank(9, now)), (2, 1));
         let later = now.plus(Duration::from_secs(11));
         assert_eq!((record.others(1, later), record.users(1, later)), (0, 1));
-        record.note(Member { id: 1, places: 2, until: later.plus(Duration::from_secs(1)) }, later);
+        record
+            .note(Member { id: 1, places: 2, waiting: 0, until: later.plus(Duration::from_secs(1)) }, later);
         assert_eq!(record.members.len(), 1, "whose time is over is forgotten");
     }
 }
