@@ -77,9 +77,11 @@ impl StoreClock {
         Timestamp::from_micros(self.last.fetch_max(now, Relaxed).max(now))
     }
 
-    /// Whether the store should be asked for its time, since it has not told it for so long.
+    /// Whether the store should be asked for its time, since it has not told it for so long. One that never told it is asked by whoever
+    /// joins.
     pub(super) fn is_old(&self) -> bool {
-        self.tick().saturating_sub(self.told_us.load(Relaxed)) > OLD_US
+        let told_us = self.told_us.load(Relaxed);
+        told_us != 0 && self.tick().saturating_sub(told_us) > OLD_US
     }
 
     /// What our moments are ahead of the store's by, since its clock went back.
