@@ -135,6 +135,8 @@ impl<G: GateStore> Shared<G> {
     /// Waits for an item that may start now. `None` when nothing is to be started any more.
     pub(super) async fn next(&self) -> Option<Started<G>> {
         loop {
+            // Made before the look: a call to all that comes after it is heard, however long the look takes.
+            let called = self.idle.notified();
             if self.stopping.load(Ordering::Acquire) {
                 self.idle.notify_one(); // and so on, until all have heard
                 return None;
@@ -147,7 +149,7 @@ impl<G: GateStore> Shared<G> {
                 }
                 Look::Nothing => {
                     // It is counted as idle since the look, so whoever brings work leaves a permit to wake by.
-                    self.idle.notified().await;
+                    called.await;
                     self.front.lock().idle -= 1;
                     continue;
                 }
