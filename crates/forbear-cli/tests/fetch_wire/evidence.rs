@@ -83,10 +83,13 @@ fn lines(server: &forbear_zoo::Server, items: usize) -> Vec<String> {
     (0..items).map(line).collect()
 }
 
+/// With a learned pace few are on the wire when the limit is met, and how many refusals it takes to know is chance: the short
+/// form is unpaced, so that the first of them says it.
 fn endpoints(server: &forbear_zoo::Server) -> String {
     let host = authority(server);
+    let pace = if is_long() { "learned" } else { "configured" };
     format!(
-        "[[hosts.\"{host}\".endpoints]]\nmatch = \"/a/*\"\n[[hosts.\"{host}\".endpoints]]\nmatch = \"/b/*\"\n"
+        "pace = \"{pace}\"\n[[hosts.\"{host}\".endpoints]]\nmatch = \"/a/*\"\n[[hosts.\"{host}\".endpoints]]\nmatch = \"/b/*\"\n"
     )
 }
 
