@@ -155,10 +155,12 @@ fn l2_real_nginx_limit_req_is_learned() {
     learned(&server, 800, 200.0);
 }
 
-/// A window of 200 in two seconds, of which nothing is told. Seen: 70 % used in the short form, 52 % in 7,200 pages; at most 1
-/// refused.
+/// A window in two seconds, of which nothing is told. The short form has one of 40, so that few are on the wire when it is first
+/// met: of one of 200 some fifty are refused at once, and what those cost keeps the pace low for more than a thousand pages (seen:
+/// 5 to 70 % used in 900 of them, 52 % in 7,200).
 #[test]
 fn l2_real_express_is_learned() {
-    let server = Express::start("none", 200, Duration::from_secs(2));
-    learned(&server, 900, 100.0);
+    let (limit, pages) = if rounds().is_some() { (200, 900) } else { (40, 300) };
+    let server = Express::start("none", limit, Duration::from_secs(2));
+    learned(&server, pages, f64::from(limit) / 2.0);
 }
