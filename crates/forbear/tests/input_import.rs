@@ -239,7 +239,7 @@ async fn j3_a_last_line_that_was_torn_is_told_of() {
     assert!(bench.events.lock().contains(&ImportEvent::LineWasTorn { line: 2 }));
 }
 
-/// BR-085: another input must not take the place of items that wait.
+/// Another input must not take the place of items that wait.
 #[tokio::test]
 async fn j3_another_input_is_refused_and_the_first_one_goes_on() {
     let bench = Bench::new();
