@@ -1,13 +1,81 @@
 //! A Redis of the test's own: on a free port, in its own directory, gone at the end.
 
 use std::{
+    future::Future,
     net::TcpListener,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
+use forbear_core::policy::BoundScope;
+use forbear_store::gate::{RedisGates, SharedEvent, SharedOptions};
+
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use super::look;
+
+/// One Redis, or several that are one store.
+pub(crate) trait Servers: Send + Sync + Sized + 'static {
+    fn start() -> impl Future<Output = Self> + Send;
+
+    fn url(&self) -> String;
+}
+
+/// Processes on such a store: each member has a connection and a memory of its own.
+pub(crate) struct Processes<S>(S);
+
+impl<S: Servers> super::Fleet for Processes<S> {
+    type Store = RedisGates;
+
+    async fn start() -> Processes<S> {
+        Processes(S::start().await)
+    }
+
+    async fn member(&self) -> Arc<RedisGates> {
+        connect(&self.0, SharedOptions::default()).await
+    }
+
+    async fn small(&self, scopes_max: usize) -> Arc<RedisGates> {
+        connect(&self.0, SharedOptions { scopes_max, ..SharedOptions::default() }).await
+    }
+}
+
+async fn connect(servers: &impl Servers, options: SharedOptions) -> Arc<RedisGates> {
+    Arc::new(RedisGates::connect(&servers.url(), options).await.unwrap())
+}
+
+/// A member, and how often it has lost its store.
+pub(crate) async fn join(servers: &impl Servers) -> (Arc<RedisGates>, Arc<AtomicUsize>) {
+    let lost = Arc::new(AtomicUsize::new(0));
+    let count = lost.clone();
+    let events = move |event| {
+        if matches!(event, SharedEvent::Lost { .. }) {
+            count.fetch_add(1, SeqCst);
+        }
+    };
+    (connect(servers, SharedOptions { events: Arc::new(events), ..SharedOptions::default() }).await, lost)
+}
+
+/// How much longer a scope is paused, as this member knows it.
+pub(crate) async fn pause_left(gates: &RedisGates, scope: &BoundScope) -> Duration {
+    let left = look(gates, scope, |gate, now| gate.pause_at(now).map(|(until, _)| until.since(now))).await;
+    left.unwrap_or_default()
+}
+
+impl Servers for TestRedis {
+    async fn start() -> TestRedis {
+        TestRedis::start().await
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+}
 
 pub(crate) struct TestRedis {
     port: u16,

@@ -9,7 +9,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{eventually, redis::free_port};
+use super::{
+    eventually,
+    redis::{Servers, free_port},
+};
 
 /// One of them.
 pub(crate) struct Node {
@@ -102,6 +105,16 @@ pub(crate) struct TestCluster {
     pub(crate) nodes: Vec<Node>,
 }
 
+impl Servers for TestCluster {
+    async fn start() -> TestCluster {
+        TestCluster::start().await
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
+}
+
 impl TestCluster {
     pub(crate) async fn start() -> TestCluster {
         TestCluster::start_with(0).await
@@ -173,6 +186,16 @@ pub(crate) struct TestSentinels {
     pub(crate) servers: Vec<Node>,
     pub(crate) sentinels: Vec<Node>,
     password: &'static str,
+}
+
+impl Servers for TestSentinels {
+    async fn start() -> TestSentinels {
+        TestSentinels::start().await
+    }
+
+    fn url(&self) -> String {
+        self.url()
+    }
 }
 
 impl TestSentinels {
