@@ -130,9 +130,9 @@ pub enum GateError {
 /// let report = pass.answered(&mut item, Received::new(429, &headers)).await?;
 /// assert_eq!(report.verdict, Verdict::Hold { told: std::time::Duration::from_secs(20) });
 ///
-/// // Every request of that scope waits now, and whoever cannot is told so.
+/// // Every request of that scope waits now, for what was told with its pad; whoever cannot is told so.
 /// let late = gate.acquire_within("https://api.example/v1/orders", &item, std::time::Duration::from_secs(5)).await;
-/// assert!(late.unwrap_err().to_string().starts_with("https://api.example lets nothing through for 20"));
+/// assert!(late.unwrap_err().to_string().starts_with("https://api.example lets nothing through for 2"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
