@@ -39,6 +39,17 @@ async fn until(reached: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it never came");
 }
 
+/// The one listener that the program has is that of `forbear demo`, and it is this one.
+#[tokio::test]
+async fn k3_a_server_that_is_told_nothing_else_listens_on_loopback_alone() {
+    let server = Server::start(Spec::open(), ServerOptions::default()).await.unwrap();
+    assert!(server.addr().ip().is_loopback());
+    // A listener on all addresses would take this one, too.
+    let elsewhere = SocketAddr::from(([127, 0, 0, 77], server.addr().port()));
+    let refused = TcpStream::connect(elsewhere).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_is_served_then_refused_and_all_of_it_is_in_the_log() {
     let spec = Spec::token_bucket(Rate::new(1, Duration::from_secs(3600)).unwrap(), 2).hint(Hint::Seconds);
