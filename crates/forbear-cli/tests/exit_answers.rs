@@ -60,10 +60,9 @@ async fn e5_a_job_that_went_by_exits_says_so_before_it_goes_on_directly() {
     let server = Wiretap::start([127, 0, 0, 1], |_, stream| say(stream, "HTTP/1.1 200 OK", b"here"));
     let job = Job::of([server.url("/page")]);
     let note = "earlier runs of this job went out by exits";
-    // Long enough for the wait that the first run leaves to the second.
-    let broken = ["--proxy", "http://127.0.0.1:9", "--run-for", "6s"];
-    for _ in 0..2 {
-        let ran = job.run(&broken).await;
+    // The second one is longer than the wait that the first leaves to it; a longer first one would leave a longer wait.
+    for time in ["2s", "12s"] {
+        let ran = job.run(&["--proxy", "http://127.0.0.1:9", "--run-for", time]).await;
         assert_eq!((ran.status, server.heads().len()), (5, 0), "{}", ran.stderr);
         assert!(!ran.stderr.contains(note), "{}", ran.stderr);
         // The exit, and what the system says of it, once.
