@@ -368,7 +368,8 @@ fn play_all(seeds: impl Iterator<Item = u64>) {
 fn sim_members_at_random_keep_their_promises() {
     match number("FORBEAR_SEED") {
         Some(seed) => {
-            play(&Plan::draw(seed)).map(drop).unwrap_or_else(|what| panic!("seed {seed}:\n    {what}"))
+            let plan = Plan::draw(seed);
+            play(&plan).map(drop).unwrap_or_else(|what| panic!("seed {seed}:\n    {what}\n  {plan:?}"))
         }
         None => play_all(0..number("FORBEAR_ROUNDS").unwrap_or(1) * 50),
     }

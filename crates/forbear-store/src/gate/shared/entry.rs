@@ -175,9 +175,11 @@ impl Entry {
         }
     }
 
-    /// Whether a slot may be taken for somebody who must wait for one until `until`, since others want them too.
+    /// Whether a slot may be taken for somebody who must wait for one until `until`, since others want them too. Not for a probe:
+    /// slots are gone while the scope is shut, and members would take them from each other for ever.
     pub(super) fn may_queue(&self, me: u64, until: Timestamp, now: Timestamp) -> bool {
         self.slots.is_none()
+            && !self.local.shut
             && self.seen != Timestamp::ZERO
             && until.since(now) <= QUEUE
             && self.users(me, now) > 1
