@@ -107,6 +107,11 @@ impl Link for FileLink {
         Ok(reply)
     }
 
+    async fn call(&self, write: &Write) -> Result<(), LinkError> {
+        self.tell(std::slice::from_ref(write));
+        Ok(())
+    }
+
     async fn reconnect(&self) -> Result<(), LinkError> {
         let path = self.path.clone();
         let fresh = tokio::task::spawn_blocking(move || connect(&path)).await.map_err(io::Error::other)?;

@@ -178,6 +178,14 @@ impl Link for SimLink {
         if self.is_connected() { Ok(reply) } else { Err(cut()) }
     }
 
+    async fn call(&self, write: &Write) -> Result<(), LinkError> {
+        self.way().await;
+        if self.is_connected() && !self.store.weather.lock().hangs {
+            self.store.call(write);
+        }
+        Ok(())
+    }
+
     async fn page(&self, _: Option<&str>) -> Result<Page, LinkError> {
         let values = self.store.values.lock();
         Ok((values.iter().map(|(key, (value, _))| (key.clone(), value.clone())).collect(), None))

@@ -115,6 +115,14 @@ impl Link for RedisLink {
         Ok(Reply { time: is_the_clock.then_some(time), found: (!found.is_empty()).then_some(found) })
     }
 
+    async fn call(&self, write: &Write) -> Result<(), LinkError> {
+        let (mut line, _) = self.line()?;
+        let key = key_of(&write.key);
+        let payload = [key.as_bytes(), b"\0", &write.value].concat();
+        let publish = redis::cmd("PUBLISH").arg(CHANNEL).arg(payload).clone();
+        line.ask_where::<Value>(&key, &publish).await.map_err(fault).map(drop)
+    }
+
     async fn page(&self, cursor: Option<&str>) -> Result<Page, LinkError> {
         let (mut line, _) = self.line()?;
         // Which server, and where on it.

@@ -11,7 +11,7 @@ use forbear_core::{
 use tokio::sync::Notify;
 
 use super::{
-    merge::{is_loud, later_slots, merge, reassert},
+    merge::{is_loud, later_slots, merge, reassert, shut_by},
     record::{Member, Record},
 };
 
@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) landed: Arc<Notify>,
     /// A record that was called out meanwhile.
     pub(super) called: Option<Record>,
+    /// The gate with a pause that is to be written.
+    closing: Option<State>,
     /// When the store was last seen to have `base`.
     pub(super) seen: Timestamp,
     /// Since when something is here that the store has not.
@@ -92,6 +94,7 @@ impl Entry {
             flying: None,
             landed: Arc::default(),
             called: None,
+            closing: None,
             seen: Timestamp::ZERO,
             dirty: None,
             recent: (Timestamp::ZERO, 0),
@@ -318,6 +321,25 @@ impl Entry {
         self.base = Some(theirs);
         self.seen = now;
         restored
+    }
+
+    /// The scope is shut as soon as that is written: nothing starts here from now on.
+    pub(super) fn closes(&mut self, after: &State) {
+        self.closing = Some(after.clone());
+    }
+
+    /// `before` as it will be when the pause is written that this member was told.
+    pub(super) fn closing(&self, before: &State, now: Timestamp) -> Option<State> {
+        let closing = self.closing.as_ref().filter(|closing| now < closing.paused_until)?;
+        shut_by(closing, before)
+    }
+
+    /// Another member was told to pause, and has not written it yet. Nothing of it is this member's to write: whoever was told
+    /// counts the incident.
+    pub(super) fn heard_of_pause(&mut self, theirs: &Record) {
+        if let Some(shut) = shut_by(&theirs.state, &self.local) {
+            self.local = shut;
+        }
     }
 
     /// The store has nothing. True if this member remembers what it should have.

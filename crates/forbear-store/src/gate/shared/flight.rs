@@ -53,6 +53,14 @@ impl Part {
     }
 }
 
+impl Part {
+    /// Whether it begins a pause, or makes one longer.
+    pub(super) fn shuts(&self) -> bool {
+        let (before, after) = (&self.before, &self.after);
+        after.shut && (!before.shut || after.paused_until > before.paused_until)
+    }
+}
+
 /// How a flight ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Landing {

@@ -33,7 +33,18 @@ impl<L: Link> Inner<L> {
             let Some(entry) = table.entries.get_mut(&key).filter(|entry| !entry.is_local()) else { return };
             let Ok(mut record) = Record::decode(&value) else { return }; // whoever asks for it will say so
             record.shift(self.moved_us(&record, now));
-            if record.writer == self.me || !entry.is_news(&record) {
+            if record.writer == self.me {
+                return;
+            }
+            if record.is_notice() {
+                let was = entry.pause();
+                entry.heard_of_pause(&record);
+                let change = SharedChange::since(was, &entry.local);
+                table.active.push(key.clone());
+                drop(table);
+                return self.tell_changed(vec![(key, change)]);
+            }
+            if !entry.is_news(&record) {
                 return;
             }
             if entry.flying.is_some() {

@@ -34,7 +34,7 @@ pub(crate) type Page = (Vec<(String, Vec<u8>)>, Option<String>);
 /// What a store calls out.
 #[derive(Debug)]
 pub(crate) enum Push {
-    /// A value that somebody has written.
+    /// A value that somebody has written, or is about to ([`Record::is_notice`](super::record::Record::is_notice)).
     Value(String, Vec<u8>),
     /// Something may have been written that was not called.
     Missed,
@@ -61,6 +61,9 @@ pub(crate) trait Link: Send + Sync + 'static {
     /// Compares all and sets all, or nothing; with `tell`, everybody who listens is called. The keys lie in one place. Without any
     /// the store tells its time.
     fn swap(&self, writes: &[Write], tell: bool) -> impl Future<Output = Result<Reply, LinkError>> + Send;
+
+    /// Calls everybody who listens, and writes nothing.
+    fn call(&self, write: &Write) -> impl Future<Output = Result<(), LinkError>> + Send;
 
     /// Some of the keys that it has, from `cursor` on. A key that changes meanwhile may come twice.
     fn page(&self, cursor: Option<&str>) -> impl Future<Output = Result<Page, LinkError>> + Send;

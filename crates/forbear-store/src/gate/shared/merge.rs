@@ -57,6 +57,17 @@ pub(super) fn reassert(mine: &State, theirs: &State) -> State {
     out
 }
 
+/// `mine`, with the pause of `theirs` that is about to be written, where it is longer and not over here already.
+pub(super) fn shut_by(theirs: &State, mine: &State) -> Option<State> {
+    let over = mine.opened_at > theirs.closed_at || !mine.shut && mine.closed_at >= theirs.closed_at;
+    if over || !is_longer(theirs, mine) {
+        return None;
+    }
+    let mut out = mine.clone();
+    take_pause(theirs, &mut out);
+    Some(out)
+}
+
 /// Slots of `out` are no earlier than those of `other`.
 pub(super) fn later_slots(other: &State, out: &mut State) {
     out.clocks.iter_mut().zip(other.clocks).for_each(|(clock, other)| *clock = (*clock).max(other));
@@ -119,4 +130,25 @@ fn cap(s: &State) -> (u16, u16, u16, u8, bool) {
 fn sum(base: u32, mine: u32, theirs: u32) -> u32 {
     // A count that was begun anew adds what it has.
     theirs.saturating_add(if mine >= base { mine - base } else { mine })
+}
+
+#[cfg(test)]
+mod tests {
+    use forbear_core::{gate::Gate, policy::ScopePolicy};
+
+    use super::*;
+
+    #[test]
+    fn p1_a_notice_shuts_what_it_is_about_and_revives_no_pause() {
+        let at = Timestamp::from_secs;
+        let open = Gate::new(&ScopePolicy::default()).to_state();
+        let told = State { shut: true, closed_at: at(100), paused_until: at(120), ..open.clone() };
+        let shut = shut_by(&told, &open).expect("nothing is known of it");
+        assert_eq!((shut.shut, shut.paused_until, shut.incidents), (true, at(120), open.incidents));
+        let longer = State { paused_until: at(130), ..told.clone() };
+        assert!(shut_by(&longer, &told).is_some() && shut_by(&told, &longer).is_none(), "P2: the longer one");
+        let probed = State { closed_at: at(100), opened_at: at(110), ..open.clone() };
+        let cleared = State { closed_at: at(100), ..open };
+        assert_eq!((shut_by(&told, &probed), shut_by(&told, &cleared)), (None, None), "it is over here");
+    }
 }

@@ -229,6 +229,11 @@ impl<L: Link> Inner<L> {
         let mut gates: Vec<Gate> = parts.iter().map(|part| Gate::from_state(&part.before)).collect();
         let answer = step(&mut gates, now);
         parts.iter_mut().zip(gates).for_each(|(part, gate)| part.after = gate.to_state());
+        if flight::starts(&parts)
+            && let Some(mut gates) = table.closing(&parts, now)
+        {
+            return Ok(Turn::Done(step(&mut gates, now)));
+        }
 
         if alone {
             let start = flight::starts(&parts);
@@ -277,6 +282,11 @@ impl<L: Link> Inner<L> {
             }
             if again {
                 return Ok(Turn::Again);
+            }
+        }
+        for part in parts.iter().filter(|part| part.shuts() && !part.private) {
+            if let Some(entry) = table.entries.get_mut(&part.key) {
+                entry.closes(&part.after);
             }
         }
         Ok(match table.flying(&parts) {
@@ -409,12 +419,33 @@ impl<L: Link> Inner<L> {
                 }
             };
             if landed == Landing::Again {
+                self.give_notice(&flight);
                 landing = self.turn_back(&flight, i);
                 break;
             }
         }
         if !flight.land(landing) {
             self.settle(&flight.parts, landing);
+        }
+    }
+
+    /// A pause could not be written, since others wrote first. They may do so again and again, so all are told of it meanwhile.
+    fn give_notice(self: &Arc<Self>, flight: &Flight) {
+        for part in flight.parts.iter().filter(|part| part.shuts()) {
+            let Some((record, _)) = &part.record else { continue };
+            let mut notice = record.to_notice();
+            notice.shift(-self.clock.ahead_us());
+            let write = Write {
+                key: part.key.as_str().to_owned(),
+                expect: Vec::new(),
+                value: notice.encode(),
+                keep: Duration::ZERO,
+            };
+            let inner = self.clone();
+            self.runtime.spawn(async move {
+                // Whoever does not hear of it now hears of it when it is written.
+                let _ = tokio::time::timeout(inner.options.patience, inner.link.call(&write)).await;
+            });
         }
     }
 

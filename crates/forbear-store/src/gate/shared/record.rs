@@ -70,6 +70,16 @@ impl Record {
         format!("{:016x}{:016x}{:016x}", self.lineage, self.revision, self.writer).into_bytes()
     }
 
+    /// This record as a notice of its pause, for everybody to hear before it is written.
+    pub(super) fn to_notice(&self) -> Record {
+        Record { revision: 0, ..self.clone() }
+    }
+
+    /// Whether it is a notice: no record that was written has this revision.
+    pub(super) fn is_notice(&self) -> bool {
+        self.revision == 0
+    }
+
     /// The value that a store keeps.
     pub(super) fn encode(&self) -> Vec<u8> {
         let body = BodyRef { v: VERSION, written: self.written, members: &self.members, state: &self.state };

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use forbear_core::{
+    gate::{Gate, State},
     policy::BoundScope,
     scope::{Role, ScopeKey},
     time::Timestamp,
@@ -48,6 +49,14 @@ impl Table {
             entry.policy = scope.policy.clone();
         }
         Ok(entry)
+    }
+
+    /// The gates as they will be when a pause is written that this member was told, if there is one.
+    pub(super) fn closing(&self, parts: &[Part], now: Timestamp) -> Option<Vec<Gate>> {
+        let closing = |part: &Part| self.entries.get(&part.key)?.closing(&part.before, now);
+        let closing: Vec<Option<State>> = parts.iter().map(closing).collect();
+        let gates = || parts.iter().zip(&closing).map(|(part, shut)| shut.as_ref().unwrap_or(&part.before));
+        closing.iter().any(Option::is_some).then(|| gates().map(Gate::from_state).collect())
     }
 
     /// Where to wait, if one of these scopes is being written.

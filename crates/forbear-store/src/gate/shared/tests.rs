@@ -71,6 +71,24 @@ impl World {
     }
 }
 
+impl WorldLink {
+    fn tell(&self, writes: &[Write]) {
+        let mut listeners = self.world.listeners.lock().clone();
+        listeners.remove(self.me);
+        for listener in listeners {
+            let (world, writes) = (self.world.clone(), writes.to_vec());
+            tokio::spawn(async move {
+                world.delay().await;
+                for write in writes.into_iter().filter(|write| !write.value.is_empty()) {
+                    if let Some(listener) = listener.get() {
+                        listener(Push::Value(write.key, write.value));
+                    }
+                }
+            });
+        }
+    }
+}
+
 impl Link for WorldLink {
     async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
         self.world.delay().await;
@@ -92,19 +110,7 @@ impl Link for WorldLink {
             }
         };
         if tell && found.is_empty() {
-            let mut listeners = self.world.listeners.lock().clone();
-            listeners.remove(self.me);
-            for listener in listeners {
-                let (world, writes) = (self.world.clone(), writes.to_vec());
-                tokio::spawn(async move {
-                    world.delay().await;
-                    for write in writes.into_iter().filter(|write| !write.value.is_empty()) {
-                        if let Some(listener) = listener.get() {
-                            listener(Push::Value(write.key, write.value));
-                        }
-                    }
-                });
-            }
+            self.tell(writes);
         }
         self.world.delay().await;
         let time = (writes.is_empty() || !self.world.in_places).then_some(time);
@@ -113,6 +119,11 @@ impl Link for WorldLink {
 
     fn place(&self, key: &str) -> String {
         if self.world.in_places { key.to_owned() } else { String::new() }
+    }
+
+    async fn call(&self, write: &Write) -> Result<(), LinkError> {
+        self.tell(std::slice::from_ref(write));
+        Ok(())
     }
 
     async fn page(&self, _: Option<&str>) -> Result<Page, LinkError> {
