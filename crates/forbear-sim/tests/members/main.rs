@@ -376,8 +376,10 @@ fn sim_members_at_random_keep_their_promises() {
 }
 
 /// Seeds that break a promise, and which: found, and not mended yet.
-const OPEN: [(u64, &str); 1] =
-    [(327, "P1: the store's clock is set ahead by four minutes, and a pause is over with it")];
+const OPEN: [(u64, &str); 2] = [(327, STEP), (587, STEP)];
+
+/// The store's clock is set ahead by minutes, and a pause in its record is over with it.
+const STEP: &str = "P1: sent into a pause whose end the store's clock has jumped over";
 
 /// Seeds that broke a promise once, and what it was.
 const MENDED: [(u64, &str); 6] = [

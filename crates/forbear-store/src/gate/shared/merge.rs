@@ -106,8 +106,11 @@ fn take_pause(mine: &State, out: &mut State) {
     (out.paused_until, out.beyond_told_ms) = (mine.paused_until, mine.beyond_told_ms);
     (out.closed_at, out.opened_at) = (mine.closed_at, mine.opened_at);
     out.early_probe_at = mine.early_probe_at;
-    (out.probe_held, out.probe_until, out.probe_early) =
-        (mine.probe_held, mine.probe_until, mine.probe_early);
+    // A longer pause ends no probe that was let out after it was last heard of (B1).
+    if mine.probe_last >= out.probe_last {
+        (out.probe_held, out.probe_until, out.probe_early) =
+            (mine.probe_held, mine.probe_until, mine.probe_early);
+    }
     out.accepted = mine.accepted;
 }
 
@@ -150,5 +153,18 @@ mod tests {
         let probed = State { closed_at: at(100), opened_at: at(110), ..open.clone() };
         let cleared = State { closed_at: at(100), ..open };
         assert_eq!((shut_by(&told, &probed), shut_by(&told, &cleared)), (None, None), "it is over here");
+    }
+
+    #[test]
+    fn b1_a_longer_pause_leaves_the_probe_that_another_member_has() {
+        let at = Timestamp::from_secs;
+        let open = Gate::new(&ScopePolicy::default()).to_state();
+        let shut = State { shut: true, closed_at: at(100), paused_until: at(120), ..open };
+        let probes = State { probe_last: 1, probe_held: 1, probe_until: at(136), ..shut.clone() };
+        let longer = State { paused_until: at(123), ..shut.clone() };
+        let merged = merge(&shut, &longer, &probes);
+        assert_eq!((merged.paused_until, merged.probe_held, merged.probe_until), (at(123), 1, at(136)));
+        let ended = State { probe_held: 0, paused_until: at(140), ..probes.clone() };
+        assert_eq!(merge(&probes, &ended, &probes).probe_held, 0, "its own probe's end is news");
     }
 }
