@@ -560,15 +560,38 @@ fn c1_a_configured_rate_is_a_ceiling_and_no_start_is_ramped() {
     };
     assert_eq!(until(&mut gate, 51), 5 * S, "ten a second from the first on");
     assert_eq!(gate.learned_rate(), None);
+    let refused_once = |gate: &mut Gate, now: Timestamp, told: Duration| {
+        let s = gate.take(&policy, now, 1);
+        let _ = gate.refused(&policy, s, Told::wait(told), now, 0.0);
+        let now = now.plus(told);
+        let probe = gate.take(&policy, now, 1);
+        let _ = gate.succeeded(&policy, probe, now);
+        study(gate, now);
+        now
+    };
     let _ = until(&mut gate, 1);
-    let s = gate.take(&policy, now, 1);
-    let _ = gate.refused(&policy, s, Told::wait(S), now, 0.0);
-    now = now.plus(S);
-    let probe = gate.take(&policy, now, 1);
-    let _ = gate.succeeded(&policy, probe, now);
-    study(&mut gate, now);
+    now = refused_once(&mut gate, now, 4 * S);
+    assert_eq!(
+        gate.learned_rate(),
+        Some(10.0),
+        "once is no reason to know better than whoever configured it"
+    );
+    for _ in 0..50 {
+        if let Some(wait) = wait_of(&gate, &policy, now) {
+            now = now.plus(wait);
+        }
+        let s = gate.take(&policy, now, 1);
+        let _ = gate.succeeded(&policy, s, now.plus(MS));
+    }
+    assert!(gate.learned_rate().is_some_and(|rate| rate <= 10.0), "a ceiling: {:?}", gate.learned_rate());
+    now = refused_once(&mut gate, now, S);
     let rate = gate.learned_rate().unwrap();
-    assert!((5.0..10.0).contains(&rate), "below the ceiling, by what was let through: {rate}");
+    assert!((5.0..9.5).contains(&rate), "below the ceiling, by what was let through: {rate}");
+    let mut gate = Gate::new(&policy);
+    let s = gate.take(&policy, now, 1);
+    let _ = gate.succeeded(&policy, s, now);
+    let _ = refused_once(&mut gate, now.plus(S), 90 * S);
+    assert!(gate.learned_rate().unwrap() < 5.0, "after a long pause it is not tried again as it is");
 }
 
 #[test]

@@ -63,9 +63,32 @@ fn l2_a_window_that_says_nothing_is_used_up() {
         ("fixed-window:limit=600/30s", TrueKind::Fixed, 0.93),
         ("sliding-counter:limit=600/30s", TrueKind::Sliding, 0.93),
     ] {
-        let (report, _) = play(&before(spec, kind, 20.0));
-        assert!(report.late.used() >= least, "{spec}: {:.3}", report.late.used());
-        assert!(report.whole.refused_share() <= 0.01, "{spec}: {:.4}", report.whole.refused_share());
+        // Which end of a window the first refusal falls on is chance.
+        let used = (1..=3).map(|seed| {
+            let (report, _) = play(&Scenario { seed, ..before(spec, kind, 20.0) });
+            let refused = report.whole.refused_share();
+            assert!(refused <= 0.01, "{spec}, seed {seed}: {refused:.4}");
+            report.late.used()
+        });
+        let used = used.sum::<f64>() / 3.0;
+        assert!(used >= least, "{spec}: {used:.3}");
+    }
+}
+
+/// A window of two seconds and a client that has doubled far beyond it before the first refusal is heard: what was on the wire
+/// then is one incident (P3), and keeps the pace low for no longer than the pause.
+#[test]
+fn l2_many_on_the_wire_at_the_first_refusal_are_forgotten_soon() {
+    for spec in ["fixed-window:limit=200/2s", "fixed-window:limit=200/2s,hint=seconds"] {
+        for seed in 1..=6 {
+            let mut scenario = before(spec, TrueKind::Fixed, 100.0);
+            scenario.latency.round_trip = Duration::from_millis(200);
+            scenario.latency.service = Duration::from_millis(100);
+            (scenario.workers, scenario.run_for, scenario.seed) = (64, 80 * S, seed);
+            let (report, _) = play(&scenario);
+            assert!(report.first_flight >= 40, "{spec}, seed {seed}: {}", report.first_flight);
+            assert!(report.late.used() >= 0.8, "{spec}, seed {seed}: {:.3} after 20 s", report.late.used());
+        }
     }
 }
 

@@ -242,11 +242,11 @@ impl Gate {
         let since = if self.opened_at == Timestamp::ZERO { now } else { self.opened_at.min(now) };
         let starts = f64::from(self.accepted) + f64::from(self.in_flight.current());
         let mut rate = self.ramp.rate;
+        let configured = policy.rates.starts_in(Duration::from_secs(1));
         if self.ramp.form == Form::Free {
             // Nothing paced it but a configured rate, or what was there to do.
             let mean = (starts as f32 / now.since(since).as_secs_f32().max(1.0)).max(BEGIN);
-            let configured = policy.rates.starts_in(Duration::from_secs(1)).map(|rate| rate as f32);
-            rate = configured.map_or(mean, |configured| mean.min(configured));
+            rate = configured.map_or(mean, |configured| mean.min(configured as f32));
         }
         Past {
             since,
@@ -256,6 +256,7 @@ impl Gate {
             rate: f64::from(rate),
             limit: f64::from(self.ramp.bad),
             round_trip: self.round_trip_mean(),
+            configured: configured.unwrap_or(f64::INFINITY),
             first_wait: policy.backoff.base(),
         }
     }

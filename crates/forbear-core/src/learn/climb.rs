@@ -26,6 +26,8 @@ pub(super) struct Climb {
     pub(super) starting: bool,
     /// The pace at which it was refused.
     pub(super) limit: f64,
+    /// The pace that it began at.
+    pub(super) began: f64,
     /// From where the pace began to above the limit, as a share: it takes one period to get there.
     slope: f64,
     /// Growth beyond the limit, by the second, and in the time that it takes to see a refusal.
@@ -35,14 +37,14 @@ pub(super) struct Climb {
 
 impl Climb {
     pub(super) fn new() -> Climb {
-        Climb { starting: true, limit: f64::INFINITY, slope: 0.0, velocity: 0.0, pushed: 0.0 }
+        Climb { starting: true, limit: f64::INFINITY, began: 0.0, slope: 0.0, velocity: 0.0, pushed: 0.0 }
     }
 
     /// Goes on from `rate`, and looks for `limit`.
     pub(super) fn set(&mut self, rate: f64, limit: f64, margin: f64) {
         let begin = rate.max(limit * (1.0 - 1.5 * margin));
         let slope = (1.0 + margin - begin / limit).max(margin);
-        *self = Climb { starting: false, limit, slope, velocity: 0.0, pushed: 0.0 };
+        *self = Climb { starting: false, limit, began: rate, slope, velocity: 0.0, pushed: 0.0 };
     }
 
     /// By what share it grows beyond the limit in the time that it takes to see a refusal; nothing below.

@@ -92,6 +92,8 @@ pub struct Learner {
     punishes: bool,
     /// Let through until the first refusal of all: no bucket holds more.
     burst: f64,
+    /// And how long that took.
+    burst_time: f64,
     /// Let through in the last minutes, and the time that it took.
     sustained: (f64, f64),
     /// Starts a second by the server's own numbers; infinite where it gave none.
@@ -105,6 +107,10 @@ pub struct Learner {
     evidence: Evidence,
     /// What was believed before a restart.
     prior: Option<Belief>,
+    /// Starts a second that are configured; infinite where none are.
+    configured: f64,
+    /// They were refused once, and are tried again.
+    insists: bool,
 }
 
 /// One time that the wall was met.
@@ -153,6 +159,8 @@ pub struct Past {
     pub limit: f64,
     /// The mean time from start to answer.
     pub round_trip: Duration,
+    /// Starts a second that are configured; infinite where none are.
+    pub configured: f64,
     /// The first wait that nobody told (the policy's `backoff_base`).
     pub first_wait: Duration,
 }
@@ -169,6 +177,7 @@ impl Past {
             rate,
             limit: f64::INFINITY,
             round_trip: Duration::ZERO,
+            configured: f64::INFINITY,
             first_wait: Duration::from_secs(1),
         }
     }
@@ -195,6 +204,7 @@ impl Learner {
             accepted: f64::from(past.accepted),
             punishes: false,
             burst: 0.0,
+            burst_time: 0.0,
             sustained: (0.0, 0.0),
             stated: f64::INFINITY,
             stated_window: None,
@@ -203,6 +213,8 @@ impl Learner {
             shut: false,
             evidence: Evidence { since: past.since, accepted: past.accepted, ..Evidence::default() },
             prior: None,
+            configured: past.configured,
+            insists: false,
         };
         if past.limit.is_finite() && past.limit > 0.0 {
             learner.climb.set(learner.rate, past.limit, learner.settle.margin());
@@ -238,6 +250,8 @@ impl Learner {
             self.rate = self.climb.grown(self.rate, used.as_secs_f64(), &ground);
             if !self.climb.starting {
                 self.rate = self.rate.min(self.stated * UNDER); // who tells a limit is not asked for more
+            } else if self.insists {
+                self.rate = self.rate.min(self.configured);
             }
         }
         self.spacing += ((now - self.last).min(1.0) - self.spacing) / 8.0;
@@ -302,7 +316,11 @@ impl Learner {
         self.evidence.incidents += u32::from(how == Refused::First);
         self.evidence.refused = self.evidence.refused.saturating_add(1);
         self.model.history.refused(sent, how == Refused::First);
-        self.budget.refused();
+        if how == Refused::Straggler && self.climb.starting {
+            self.budget.unavoidable();
+        } else {
+            self.budget.refused();
+        }
         if how != Refused::Straggler {
             let told = told.map_or(-1.0, |told| told.as_secs_f32());
             self.model.keep(Seen { at: sent, probe: how == Refused::Probe, told });
@@ -324,7 +342,11 @@ impl Learner {
                     met: in_flight,
                 };
                 let floor = self.round_trip.max(2.0 / pace.min(UNPACED));
-                self.recovery.first_wait(floor).max(self.model.predicted_wait(now))
+                let wait = self.recovery.first_wait(floor);
+                // Where many were on the wire there are two probes in all, and what was used up so soon may be a short window.
+                let many = self.climb.starting && f64::from(in_flight) > recovery::MANY;
+                let patient = many && now - self.opened < recovery::PATIENT;
+                if patient { wait.max(recovery::PATIENT) } else { wait }.max(self.model.predicted_wait(now))
             }
             Refused::Straggler => {
                 it.refusals += 1.0;
@@ -449,12 +471,23 @@ impl Learner {
 
     fn find_pace(&mut self, due: &Due) -> f64 {
         let it = due.it;
+        if self.configured.is_finite() && self.climb.starting && !self.insists && due.ended - it.at <= INSISTS
+        {
+            // One refusal is no reason to know better than whoever configured the pace. The second one is.
+            self.insists = true;
+            self.rate = self.configured.max(SLOWEST);
+            return 0.0;
+        }
         if self.climb.starting && it.accepted < FEW && self.stated.is_infinite() {
             // Next to nothing was let through: from small again, and doubling.
             self.rate = (0.5 * it.pace).clamp(SLOWEST, AGAIN);
             return 0.0;
         }
         self.punishes = self.model.always_told().is_some() || self.recovery.is_penalty();
+        // Only a climb tells from how far below it came; a limit that has fallen was borne no more.
+        let climbed = it.pace > CLIMBED * self.climb.began;
+        let burst = (self.burst, self.burst_time);
+        let borne = if climbed { settle::borne(&self.model.history, due.opened, it.at, burst) } else { 0.0 };
         let stretch = settle::Stretch {
             accepted: it.accepted,
             all: it.at - due.exhausted,
@@ -467,6 +500,7 @@ impl Learner {
             cheap: self.recovery.longest() < CHEAP,
             punishes: self.punishes,
             pushed: self.climb.pushed(),
+            borne,
         };
         let mut found = self.settle.find(&stretch, &self.model);
         if self.budget.is_spent() {
@@ -482,6 +516,7 @@ impl Learner {
         let cycle = stretch.cycle;
         if self.climb.starting {
             self.burst = it.accepted;
+            self.burst_time = stretch.open;
         } else if stretch.cheap && it.failed_probes == 0 {
             self.wire.note(it.met, it.pace * self.round_trip);
         }
@@ -489,7 +524,8 @@ impl Learner {
         self.sustained = (self.sustained.0 * kept + it.accepted, self.sustained.1 * kept + cycle);
         let pause = due.ended - it.at;
         let lost = cycle - it.accepted / found.certain.unwrap_or(found.rate);
-        self.budget.incident(it.refusals, lost.clamp(0.0, pause));
+        let avoidable = if stretch.first { 1.0 + f64::from(it.failed_probes) } else { it.refusals };
+        self.budget.incident(avoidable, lost.clamp(0.0, pause));
         self.rate = found.rate;
         self.climb.set(found.rate, found.limit, self.settle.margin());
         let forgiven = stretch.cheap && found.certain.is_some() && it.failed_probes == 0;
@@ -529,6 +565,10 @@ const SLOWEST: f64 = 1.0 / 86_400.0;
 const UNPACED: f64 = 1e6;
 /// A limit that lets through again within so many seconds costs little to meet.
 const CHEAP: f64 = 4.0;
+/// After a longer pause than this, in seconds, a configured rate is not tried again as it is: too much is lost if it is wrong.
+const INSISTS: f64 = 60.0;
+/// A stretch is a climb that ended so much faster than it began.
+const CLIMBED: f64 = 1.2;
 /// What is remembered as the last minutes, in seconds.
 const MINUTES: f64 = 120.0;
 /// The policy's cap holds below this.

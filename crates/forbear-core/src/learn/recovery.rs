@@ -108,5 +108,8 @@ impl Recovery {
 
 /// After so many refusals one more probe in vain trips the circuit (X1), for longer than most limits last: the second one waits
 /// until it is likely to be let through, in seconds.
-const MANY: f64 = 22.0;
+pub(super) const MANY: f64 = 22.0;
 const HOPEFUL: f64 = 20.0;
+/// And where so many are on the wire with the first refusal of all, within so many seconds, the first one waits for as long: longer
+/// than the shortest windows last. For a longer one the wait begins as short as ever, or it is overslept.
+pub(super) const PATIENT: f64 = 2.5;

@@ -1,6 +1,6 @@
 //! The pace after an incident: from a hypothesis where one holds, else from what was let through.
 
-use super::{fit::Shape, model::Model};
+use super::{fit::Shape, history::History, model::Model};
 
 /// What lay between two refusals. Times in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +24,19 @@ pub(super) struct Stretch {
     pub(super) punishes: bool,
     /// By what share the pace grew, at its end, in the time that it takes to see a refusal.
     pub(super) pushed: f64,
+    /// Let through by the second in the best part of it, beyond what is there at once.
+    pub(super) borne: f64,
 }
 
 impl Stretch {
     /// It was as long as it was meant to be.
     fn is_long(&self) -> bool {
         self.open >= self.period / 3.0
+    }
+
+    /// What was let through by the second, from one opening to the next.
+    fn mean(&self) -> f64 {
+        self.accepted / self.cycle.max(1e-3)
     }
 
     /// The pace at which it was refused, less what it grew before that could be seen.
@@ -72,7 +79,7 @@ pub(super) struct Settle {
 
 impl Settle {
     pub(super) fn new() -> Settle {
-        Settle { shorts: 0, longs: 0, mean: 0.0, steady: 0, found: 0.0, makes_up: 1.0, made_up: false }
+        Settle { shorts: 0, longs: 0, mean: 0.0, steady: 0, found: 0.0, makes_up: CREDIT, made_up: false }
     }
 
     /// The limit is not where it was.
@@ -113,14 +120,14 @@ impl Settle {
             self.steady = if near { (self.steady + 1).min(16) } else { 0 };
             self.found = certain;
         }
-        self.mean = s.accepted / s.cycle.max(1e-3);
+        self.mean = s.mean();
         found
     }
 
     fn look(&mut self, s: &Stretch, model: &Model) -> Found {
         let m = self.margin();
         if s.first {
-            let mean = s.accepted / s.cycle.max(1e-3);
+            let mean = s.mean();
             return Found { rate: mean.min(0.6 * s.pace).max(0.1 * s.pace), limit: s.pace, certain: None };
         }
         if let Some(known) = model.known.filter(|known| !s.bore_more_than(known.rate)) {
@@ -160,6 +167,9 @@ impl Settle {
             Found { rate: middle * (1.0 - m).max(low / high), limit: high, certain: Some(middle) }
         } else {
             let rate = if s.cheap { middle } else { low };
+            // Of hypotheses that are far apart the lowest is far too low: what came to pass, pause and all, is better.
+            let rate = rate.max(s.borne * (1.0 - m)).max(s.mean()).min(s.pace);
+            let high = high.max(rate);
             Found { rate, limit: if s.is_long() { s.pace } else { high }, certain: None }
         }
     }
@@ -174,13 +184,14 @@ impl Settle {
             return Found { rate: pace * (1.0 - 1.5 * m), limit: pace, certain: Some(pace) };
         }
         self.shorts += 1;
-        let mean = s.accepted / s.cycle.max(1e-3);
+        let mean = s.mean();
         if s.accepted < ENOUGH {
             let less = (1.5 * m * 2f64.powi(self.shorts - 1)).min(0.5);
             return Found { rate: s.pace * (1.0 - less), limit: s.pace, certain: None };
         }
         let (rate, above) = if (s.all - s.open) / s.all < 0.1 {
-            (s.accepted / s.all, 2.0 / s.accepted)
+            // A climb from far below has offered less than was allowed.
+            ((s.accepted / s.all).max(s.borne), 2.0 / s.accepted)
         } else if (mean / self.mean - 1.0).abs() < 0.06 {
             (mean, 0.0)
         } else {
@@ -193,11 +204,59 @@ impl Settle {
     }
 }
 
+/// What was let through by the second in the best part of a time, beyond a burst and the time that this took: what holds no
+/// more at once allows as much.
+pub(super) fn borne(history: &History, from: f64, until: f64, (burst, time): (f64, f64)) -> f64 {
+    let knots = history.curve().map(|knot| knot.at).filter(|at| *at > from && *at < until).chain([until]);
+    let ends: Vec<(f64, f64)> = [from].into_iter().chain(knots).map(|at| (at, history.count(at))).collect();
+    let mut most = 0.0f64;
+    for (i, begin) in ends.iter().enumerate() {
+        for end in &ends[i + 1..] {
+            let (count, took) = (end.1 - begin.1 - burst, end.0 - begin.0);
+            // Something flowed in while the burst was met, so it was less than that; of a short part this says too much.
+            let took = if took > 3.0 * time { took - time } else { took };
+            if took > 0.0 {
+                most = most.max(count / took);
+            }
+        }
+    }
+    most
+}
+
 /// The share below a limit at which its pace begins.
 const MARGIN: f64 = 0.026;
 const LEAST_MARGIN: f64 = 0.007;
 /// Growth that is seen in time, and a share by which a limit is not where it was.
 const SEEN: f64 = 0.02;
 const ELSEWHERE: f64 = 0.08;
+/// The share of a pause that is made up for at first: a bucket has saved up all of it, a window nothing.
+const CREDIT: f64 = 0.3;
 /// So many let through are an average.
 const ENOUGH: f64 = 25.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A climb from 2 to 10 a second in twenty seconds, evenly.
+    fn climb() -> History {
+        let (mut history, mut at) = (History::new(), 0.0);
+        while at < 20.0 {
+            at += 1.0 / (2.0 + 0.4 * at);
+            history.started(at, 1.0);
+        }
+        history
+    }
+
+    #[test]
+    fn l1_a_climb_has_borne_more_than_its_mean() {
+        let history = climb();
+        let mean = history.count(20.0) / 20.0;
+        let of = |burst| borne(&history, 0.0, 20.0, burst);
+        assert!((mean - 6.0).abs() < 0.2, "{mean}");
+        assert!((7.0..10.0).contains(&of((3.0, 0.1))), "little at once: {}", of((3.0, 0.1)));
+        assert!(of((60.0, 0.1)) < of((3.0, 0.1)), "a burst may have borne it");
+        assert!(of((60.0, 3.0)) > of((60.0, 0.1)), "less so the longer that it took");
+        assert_eq!(of((500.0, 0.1)), 0.0, "or all of it");
+    }
+}
