@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use forbear_core::{
-    evidence::{Evidence, Part, Who, Whose},
+    evidence::{Evidence, PARTS, Part, Tally, Who, Whose},
     hint::Reading,
     outcome::Outcome,
+    policy::BoundScope,
     time::Timestamp,
 };
 use forbear_store::{
@@ -13,42 +14,60 @@ use forbear_store::{
     queue,
 };
 
-use super::{events::Event, next::Course, route::Route, shared::Shared};
+use super::{events::Event, route::Route, shared::Shared};
 
 /// Whose a request is, and what a refusal of it falls on.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Suspect {
+pub(crate) struct Suspect {
     who: Who,
     /// Where evidence has narrowed it.
-    pub(super) part: Option<Part>,
+    pub(crate) part: Option<Part>,
 }
 
-impl Course {
-    /// Whom a refusal will be about, as far as is known now.
-    pub(super) fn suspect(&self) -> Suspect {
-        let Some(evidence) = &self.route.evidence else { return Suspect::default() };
-        let who = Who::of(&self.scopes);
+/// What is known of an origin's limits after one more answer.
+pub(crate) struct Weighed {
+    /// What they were by before.
+    pub(crate) was: Option<Part>,
+    /// Whose they are now, and why; none: everyone's, as far as is known.
+    pub(crate) whose: Option<Whose>,
+    tallies: [Tally; PARTS],
+}
+
+impl Weighed {
+    /// Whether something else is believed now.
+    pub(crate) fn is_news(&self) -> bool {
+        self.was != self.whose.map(|whose| whose.part)
+    }
+}
+
+impl Route {
+    /// Whom a refusal of a request with these `scopes` will be about, as far as is known now.
+    pub(crate) fn suspect(&self, scopes: &[BoundScope]) -> Suspect {
+        let Some(evidence) = &self.evidence else { return Suspect::default() };
+        let who = Who::of(scopes);
         if who.is_anybody() {
             return Suspect::default();
         }
         Suspect { who, part: evidence.lock().narrowed().filter(|part| who.has(*part)) }
     }
-}
 
-impl<G: GateStore> Shared<G> {
+    /// What has been weighed so far.
+    #[cfg(test)]
+    pub(crate) fn weighed(&self) -> Option<Evidence> {
+        self.evidence.as_ref().map(|evidence| evidence.lock().clone())
+    }
+
     /// Takes in what came of a request that was `sent`. What it fell on stays shut `until` then, where it was refused.
-    pub(super) fn weigh(
+    pub(crate) fn weigh(
         &self,
-        course: &Course,
         suspect: &Suspect,
-        sent: Timestamp,
+        (sent, now): (Timestamp, Timestamp),
         (outcome, reading): (&Outcome, Option<&Reading>),
         until: Option<Timestamp>,
-    ) -> Option<Whose> {
-        let evidence = course.route.evidence.as_ref().filter(|_| !suspect.who.is_anybody())?;
-        let now = self.gates.now();
+    ) -> Option<Weighed> {
+        let evidence = self.evidence.as_ref().filter(|_| !suspect.who.is_anybody())?;
         let mut evidence = evidence.lock();
-        let before = evidence.narrowed();
+        let was = evidence.narrowed();
         match outcome {
             Outcome::Success | Outcome::Rejected => evidence.served(&suspect.who, sent, now),
             // Where the server says whose limit it is, nothing is to be found out.
@@ -57,13 +76,28 @@ impl<G: GateStore> Shared<G> {
             }
             _ => return None,
         }
-        let (part, whose, tallies) = (evidence.narrowed(), evidence.whose(), evidence.tallies());
-        drop(evidence);
-        if part != before || until.is_some() {
-            self.keep_evidence(&course.route.origin, &EvidenceRecord::encode(&tallies, now));
+        Some(Weighed { was, whose: evidence.whose(), tallies: evidence.tallies() })
+    }
+}
+
+impl<G: GateStore> Shared<G> {
+    /// Takes in what came of a request, keeps what is known, and says what is new ([`Route::weigh`]).
+    pub(super) fn weigh(
+        &self,
+        route: &Route,
+        suspect: &Suspect,
+        sent: Timestamp,
+        came: (&Outcome, Option<&Reading>),
+        until: Option<Timestamp>,
+    ) -> Option<Whose> {
+        let now = self.gates.now();
+        let weighed = route.weigh(suspect, (sent, now), came, until)?;
+        if weighed.is_news() || until.is_some() {
+            self.keep_evidence(&route.origin, &EvidenceRecord::encode(&weighed.tallies, now));
         }
-        if part != before {
-            (self.events)(Event::Limits { origin: course.route.origin.to_string(), whose, was: before });
+        let (was, whose) = (weighed.was, weighed.whose);
+        if weighed.is_news() {
+            (self.events)(Event::Limits { origin: route.origin.to_string(), whose, was });
         }
         // What this refusal fell on was decided before it was weighed.
         whose.filter(|whose| Some(whose.part) == suspect.part)

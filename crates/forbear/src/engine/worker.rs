@@ -92,7 +92,7 @@ impl<G: GateStore> Shared<G> {
             }
             _ => {}
         }
-        let suspect = course.suspect();
+        let suspect = route.suspect(&course.scopes);
         let number = work.item.lease.seq().0;
         let finding = Finding {
             outcome: &outcome,
@@ -126,7 +126,7 @@ impl<G: GateStore> Shared<G> {
                     (way, left) = (settled.way, settled.left);
                 }
                 let until = kept.as_ref().filter(|(gate, _)| gate.shut).map(|(gate, _)| gate.paused_until);
-                let whose = self.weigh(&course, &suspect, sent_at, (&outcome, reading.as_ref()), until);
+                let whose = self.weigh(route, &suspect, sent_at, (&outcome, reading.as_ref()), until);
                 self.tell(&news, kept, &work, &course, (read.as_deref(), whose));
                 (news.retry_granted, self.gates.now())
             }

@@ -10,6 +10,7 @@ use std::{
 
 use forbear_core::{
     attempt::{Finding, News},
+    gate::{Change, Gate as Machine},
     hint::{self, Reading},
     outcome::{self, Outcome},
     time::Timestamp,
@@ -19,7 +20,7 @@ use forbear_store::gate::{AnyGates, GateStore, StoreError};
 
 use super::{Gate, Item, Received};
 use crate::{
-    engine::Route,
+    engine::{Route, by_evidence},
     permit::{Admission, Permit},
 };
 
@@ -156,13 +157,25 @@ impl<G: GateStore> Pass<G> {
         told: Option<u32>,
     ) -> Result<Report, StoreError> {
         let Some(admission) = self.admission.take() else { unreachable!("a report takes the pass along") };
-        let roll = fastrand::f64();
-        let finding =
-            Finding { outcome: &outcome, reading, item: item.number, roll, exit: None, narrowed: None };
+        let (roll, sent) = (fastrand::f64(), admission.at());
+        let suspect = self.route.suspect(&self.route.scopes);
+        let narrowed = suspect.part;
+        let finding = Finding { outcome: &outcome, reading, item: item.number, roll, exit: None, narrowed };
         let real = forbear_core::cost::real(&outcome, told);
-        let reported = admission.report(&finding, real, |_, _, _| ()).await;
-        self.wake(reported.as_ref().ok().map(|(news, ())| news));
-        let (news, ()) = reported?;
+        let shut = |news: &News, gates: &[Machine], _| match news.change {
+            Change::Closed { .. } => gates.get(news.scope).map(|gate| gate.snapshot().paused_until),
+            _ => None,
+        };
+        let reported = admission.report(&finding, real, shut).await;
+        self.wake(reported.as_ref().ok().map(|(news, _)| news));
+        let (news, until) = reported?;
+        let times = (sent, self.gate.0.store.now());
+        if let Some(weighed) = self.route.weigh(&suspect, times, (&outcome, reading), until)
+            && weighed.is_news()
+        {
+            let what = weighed.whose.as_ref().map_or_else(|| "its limits are everyone's".into(), by_evidence);
+            tracing::info!(origin = &*self.route.origin, "{what}");
+        }
         let history = History { account_stopped: news.account_stopped, ..item.history };
         let verdict = verdict(&outcome, &history, self.gate.policy(), news.retry_granted, roll);
         item.note(&outcome, verdict, redirected);
@@ -196,5 +209,52 @@ impl<G: GateStore> Drop for Pass<G> {
 impl<G: GateStore> fmt::Debug for Pass<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pass").field("origin", &self.route.origin).field("probe", &self.is_probe()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::gate::{GateError, GateOptions};
+
+    const URL: &str = "http://api.test/v1";
+
+    #[tokio::test]
+    async fn l6_a_limit_that_is_one_accounts_holds_up_that_account_alone() {
+        let gate = Gate::in_memory(GateOptions::default());
+        let (mut busy, mut calm) = (Item::new().account("busy"), Item::new().account("calm"));
+        let [of_busy, of_calm] = [&busy, &calm].map(|item| gate.0.route(URL, item).unwrap());
+        let [who, other] = [&of_busy, &of_calm].map(|route| route.suspect(&route.scopes));
+        let (mut now, mut incidents) = (Timestamp::from_secs(1_000), 0);
+        let response = hint::Response { status: 429, headers: &HeaderMap::new(), body: None };
+        let reading = hint::read(&response, None, now);
+        let refused = outcome::of_response(429, &reading, true);
+        while of_busy.suspect(&of_busy.scopes).part.is_none() {
+            let sent = now;
+            for (route, who, outcome) in
+                [(&of_busy, who, refused), (&of_calm, other, Outcome::Success), (&of_busy, who, refused)]
+            {
+                now = now.plus(Duration::from_millis(20));
+                let until = (outcome == refused).then(|| now.plus(Duration::from_secs(1)));
+                assert!(route.weigh(&who, (sent, now), (&outcome, None), until).is_some());
+            }
+            now = now.plus(Duration::from_secs(1));
+            incidents += 1;
+            assert!(incidents < 50, "nothing was found");
+        }
+        // From here on a refusal falls on the account, and the others go on.
+        let [one, two] = [&busy, &calm].map(|item| gate.acquire(URL, item));
+        let (one, two) = (one.await.unwrap(), two.await.unwrap());
+        let told = HeaderMap::from_iter([(http::header::RETRY_AFTER, "60".parse().unwrap())]);
+        let _ = one.answered(&mut busy, Received::new(429, &told)).await.unwrap();
+        let weighed = || of_calm.weighed();
+        let before = weighed();
+        let _ = two.answered(&mut calm, Received::new(200, &HeaderMap::new())).await.unwrap();
+        assert_ne!(weighed(), before, "what is reported is weighed");
+        let late = gate.acquire_within(URL, &busy, Duration::ZERO).await.unwrap_err();
+        assert!(matches!(&late, GateError::Late { scope, .. } if scope.contains("account=")), "{late}");
+        drop(gate.acquire_within(URL, &calm, Duration::from_secs(5)).await.unwrap());
     }
 }
