@@ -120,8 +120,8 @@ fn rounds() -> Option<u32> {
 }
 
 /// After the first quarter of the pages: refused at most 1 % of what was sent, and the few that find out (L2). How much is used
-/// of what the server allows in that time (`rate` a second) is printed, and not yet held to the 95 % that are to be reached: where
-/// many were on the wire when the limit was first met, they are paid from what is let through, and the pace stays low until then.
+/// of what the server allows in that time (`rate` a second) is printed, and not yet held to the 95 % that are to be reached: in so
+/// short a run much of it is the way up.
 fn learned(server: &impl Server, pages: u32, rate: f64) {
     let pages = pages * rounds().unwrap_or(1);
     let run = Fetch::run(&server.base(), pages, &[], PATIENCE * rounds().unwrap_or(1));
@@ -156,8 +156,8 @@ fn l2_real_nginx_limit_req_is_learned() {
 }
 
 /// A window in two seconds, of which nothing is told. The short form has one of 40, so that few are on the wire when it is first
-/// met: of one of 200 some fifty are refused at once, and what those cost keeps the pace low for more than a thousand pages (seen:
-/// 5 to 70 % used in 900 of them, 52 % in 7,200).
+/// met: of one of 200 some sixty are refused at once, and finding it takes most of the first quarter (seen: 80 % used in the rest of
+/// 900 pages).
 #[test]
 fn l2_real_express_is_learned() {
     let (limit, pages) = if rounds().is_some() { (200, 900) } else { (40, 300) };
