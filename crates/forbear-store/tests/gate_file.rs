@@ -4,8 +4,13 @@ mod gate_kit;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use forbear_store::gate::{FileGates, SharedEvent, SharedOptions};
-use gate_kit::{eventually, look, refuse, scope, take};
+use forbear_core::{
+    gate::Sent,
+    learn::Belief,
+    policy::{BoundScope, ScopePolicy},
+};
+use forbear_store::gate::{FileGates, GateAddress, GateDesk, SharedEvent, SharedOptions};
+use gate_kit::{MS, eventually, look, refuse, scope, sleep, succeed, take};
 use tempfile::TempDir;
 
 struct Machine(TempDir);
@@ -122,4 +127,52 @@ async fn s1_those_who_make_the_file_together_all_get_it() {
             assert!(gates.await.unwrap().map_err(|error| error.to_string()).is_ok(), "one was refused");
         }
     }
+}
+
+/// Starts a request, however long it must wait for its slot.
+async fn start(gates: &FileGates, scope: &BoundScope) -> Sent {
+    for _ in 0..2000 {
+        if let Some(sent) = take(gates, scope).await.1 {
+            return sent;
+        }
+        sleep(5 * MS).await;
+    }
+    panic!("it never starts");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l5_what_one_process_learned_for_all_survives_it() {
+    let machine = <Machine as gate_kit::Fleet>::start().await;
+    let policy = ScopePolicy { jitter: 0.0, pace_start: 4.0, ..ScopePolicy::default() };
+    let a = gate_kit::scope_with("http://a:80", policy);
+    let one = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    let desk = GateDesk::open(&GateAddress::File(machine.path())).await.unwrap();
+    let seen = || async { desk.scope(&a.key).await.unwrap().map(|seen| (seen.owner, seen.belief)) };
+    let met = |belief: Option<Belief>| belief.is_some_and(|belief| belief.evidence.incidents > 0);
+    for _ in 0..36 {
+        let sent = start(&one, &a).await;
+        let _ = succeed(&one, &a, sent).await;
+    }
+    eventually("it learns", || async { one.learns_of() == 1 }).await;
+    let sent = start(&one, &a).await;
+    let _ = refuse(&one, &a, sent, Duration::from_millis(300)).await;
+    let probe = start(&one, &a).await;
+    let _ = succeed(&one, &a, probe).await;
+    eventually("what it learned is seen", || async {
+        seen().await.is_some_and(|(owner, belief)| owner.is_some() && met(belief))
+    })
+    .await;
+    let (first, _) = seen().await.unwrap();
+    drop(one); // as if it were killed: it says nothing
+    let other = FileGates::open(&machine.path(), SharedOptions::default()).await.unwrap();
+    eventually("another learns on", || async {
+        let sent = start(&other, &a).await;
+        let _ = succeed(&other, &a, sent).await;
+        other.learns_of() == 1
+    })
+    .await;
+    eventually("of what was known", || async {
+        seen().await.is_some_and(|(owner, belief)| owner.is_some() && owner != first && met(belief))
+    })
+    .await;
 }

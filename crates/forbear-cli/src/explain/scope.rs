@@ -9,6 +9,7 @@ use forbear::{client::Target, engine::by_evidence, record::rfc3339};
 use forbear_core::{
     evidence::{Evidence, NARROW_ODDS, Part, Tally},
     gate::Gate,
+    learn::Belief,
     policy::ScopePolicy,
     time::Timestamp,
 };
@@ -31,6 +32,9 @@ use crate::{
 struct Known {
     scope: String,
     gate: Result<Gate, String>,
+    belief: Option<Belief>,
+    /// The process of a fleet that learns of it.
+    owner: Option<u64>,
     /// The moment on the clock that the gate goes by.
     now: Timestamp,
     /// How old that is.
@@ -114,7 +118,8 @@ fn of_job(file: &JobFile, names: &[String]) -> Result<Found, forbear_store::queu
                 // Only what is known is wanted, and no policy changes that.
                 let gate = GateRecord::decode(&kept.record, &ScopePolicy::default(), now);
                 let (gate, age) = (gate.map_err(|error| error.to_string()), GateRecord::age(&kept.record));
-                found.scopes.push(Known { scope: kept.key, gate, now, age });
+                let belief = gate.as_ref().ok().and_then(Gate::belief);
+                found.scopes.push(Known { scope: kept.key, gate, belief, owner: None, now, age });
             }
         }
         if last {
@@ -131,7 +136,9 @@ async fn of_place(place: &Place, names: &[String]) -> Result<Found, Failure> {
             let each = |scope: forbear_store::gate::SharedScope| {
                 if is_of(scope.key.as_str(), names) && found.scopes.len() < SCOPES {
                     let (now, age) = (scope.now, Some(scope.now.since(scope.written)));
-                    found.scopes.push(Known { scope: scope.key.to_string(), gate: scope.gate, now, age });
+                    let (belief, owner) = (scope.belief, scope.owner);
+                    let (scope, gate) = (scope.key.to_string(), scope.gate);
+                    found.scopes.push(Known { scope, gate, belief, owner, now, age });
                 }
             };
             desk.scopes(each).await.map_err(|error| place.failure(&error))?;
@@ -206,7 +213,7 @@ impl Known {
                 .map_or_else(String::new, |bad| format!("; was refused at {}", words::pace(f64::from(bad))));
             line("pace", format!("{}{bad}", words::pace(f64::from(rate))));
         }
-        match gate.belief().filter(|belief| belief.evidence.incidents > 0 || belief.evidence.stated) {
+        match self.belief() {
             None => line("believed", "nothing yet".to_owned()),
             Some(belief) => {
                 line("believed", words::belief(&belief));
@@ -214,6 +221,9 @@ impl Known {
                     line("", why);
                 }
             }
+        }
+        if let Some(owner) = self.owner {
+            line("learned by", format!("{owner:016x}"));
         }
         if kept.pad_ms > 0 {
             line("told times", format!("have been too short: {} ms are added", kept.pad_ms));
@@ -225,6 +235,10 @@ impl Known {
             };
             line("incidents", format!("{}{last}", kept.incidents));
         }
+    }
+
+    fn belief(&self) -> Option<Belief> {
+        self.belief.filter(|belief| belief.evidence.incidents > 0 || belief.evidence.stated)
     }
 
     /// A moment of the gate's clock on the wall clock.
@@ -245,8 +259,8 @@ impl Known {
             "until": until.map(|kept| due(self.wall(kept.paused_until))),
             "pace_per_s": kept.and_then(|kept| kept.rate),
             "refused_at_per_s": kept.and_then(|kept| kept.bad_rate),
-            "believed": gate.and_then(Gate::belief)
-                .filter(|belief| belief.evidence.incidents > 0 || belief.evidence.stated)
+            "learned_by": self.owner.map(|owner| format!("{owner:016x}")),
+            "believed": self.belief()
                 .map(|belief| belief_json(&belief, &rfc3339(self.wall(belief.evidence.since)))),
             "learned_pad_s": kept.filter(|kept| kept.pad_ms > 0).map(|kept| f64::from(kept.pad_ms) / 1000.0),
             "incidents": kept.map(|kept| kept.incidents),

@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use forbear::record::rfc3339;
-use forbear_core::{gate::Gate, scope::ScopeKey, time::Timestamp};
+use forbear_core::{gate::Gate, learn::Belief, scope::ScopeKey, time::Timestamp};
 use forbear_store::gate::SharedScope;
 use serde_json::json;
 
 use super::{Place, Row, cause_word, find, left, list, no_such, wall, wall_now};
 use crate::{
     exit::{Exit, Failure, written},
-    job::{due, plain},
+    job::{belief_json, due, plain},
     table::aligned,
     words,
 };
@@ -59,6 +59,15 @@ fn text_of(scope: &SharedScope) -> String {
         Err(why) => line("record", why.clone()),
         Ok(gate) => facts(gate, scope, &mut line),
     }
+    if let Some(belief) = known(scope) {
+        line("believed", words::belief(belief));
+        for why in words::why(belief, wall(belief.evidence.since, scope.now)) {
+            line("", why);
+        }
+    }
+    if let Some(owner) = scope.owner {
+        line("learned by", format!("{owner:016x}"));
+    }
     line("processes", scope.members.len().to_string());
     for member in &scope.members {
         let left = words::wait(member.until.since(scope.now));
@@ -73,6 +82,11 @@ fn text_of(scope: &SharedScope) -> String {
     let age = scope.now.since(scope.written);
     line("written", format!("{} ago", words::wait(age)));
     aligned(&lines)
+}
+
+/// What is believed, where that is more than that there is a scope.
+fn known(scope: &SharedScope) -> Option<&Belief> {
+    scope.belief.as_ref().filter(|belief| belief.evidence.incidents > 0 || belief.evidence.stated)
 }
 
 fn facts(gate: &Gate, scope: &SharedScope, line: &mut impl FnMut(&str, String)) {
@@ -145,6 +159,9 @@ fn json_of(scope: &SharedScope) -> String {
         "until": row.until.map(due), "pace_per_s": row.pace, "incidents": row.incidents,
         "on_the_wire": row.on_wire,
         "gate": gate,
+        "believed": known(scope)
+            .map(|belief| belief_json(belief, &rfc3339(wall(belief.evidence.since, scope.now)))),
+        "learned_by": scope.owner.map(|owner| format!("{owner:016x}")),
         "unreadable": scope.gate.as_ref().err(),
         "processes": scope.members.iter().map(|member| json!({
             "id": format!("{:016x}", member.id), "places": member.places, "waiting": member.waiting,

@@ -19,7 +19,7 @@ impl Gate {
         roll: f64,
     ) -> Change {
         if let Some(rate) = budget.rate {
-            self.stated(rate, budget.window, budget.left.is_some());
+            self.stated(rate, budget.window, budget.left.is_some(), now);
         }
         let (Some(left), Some(resets)) = (budget.left, budget.resets_in) else { return Change::None };
         let resets = now.plus(resets);

@@ -209,8 +209,10 @@ impl Gate {
     /// P4's pause at the present level, under the cap that refused probes have raised (B3), and `rest` (E3).
     pub(super) fn untold_wait(&self, policy: &ScopePolicy, rest: Duration, roll: f64) -> Duration {
         // What a learner knows of a limit stays known: only the refused probes of this one incident count beside it.
-        let learner = self.learner.as_ref().filter(|learner| learner.is_shut());
-        let level = learner.map_or(u32::from(self.level), |learner| learner.failed_probes());
+        let learner = self.mind.learner().filter(|learner| learner.is_shut());
+        let diary = self.mind.diary().filter(|diary| diary.met && self.is_led());
+        let failed = learner.map(|l| l.failed_probes()).or(diary.map(|diary| u32::from(diary.failed_probes)));
+        let level = failed.unwrap_or(u32::from(self.level));
         let cap = policy.backoff.cap().saturating_mul(1 << self.cap_doubled.min(30));
         let cap = cap.min(policy.pause_cap.max(policy.backoff.cap()));
         policy.backoff.wait(level, cap, roll) + policy.backoff.spread(rest, roll)

@@ -16,9 +16,12 @@
 //! ```
 
 mod budget;
+mod diary;
 mod facts;
 mod incident;
 mod learned;
+mod mind;
+mod owner;
 mod pad;
 mod probe;
 mod ramp;
@@ -28,18 +31,19 @@ mod state;
 use std::time::Duration;
 
 pub use self::{
+    diary::{Diary, Event, Reader, What},
     facts::{Budget, Cause, Change, Check, Sent, Told},
+    owner::{Heard, Marks, Owner},
     probe::Fence,
     snapshot::Snapshot,
     state::State,
 };
 use self::{
+    mind::Mind,
     probe::Probe,
     ramp::{Form, Ramp, Stretch, milliseconds},
 };
-use crate::{
-    circuit::Circuit, inflight::InFlight, learn::Learner, pace::Clocks, policy::ScopePolicy, time::Timestamp,
-};
+use crate::{circuit::Circuit, inflight::InFlight, pace::Clocks, policy::ScopePolicy, time::Timestamp};
 
 /// The state of one scope.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,9 +80,7 @@ pub struct Gate {
     in_flight: InFlight,
     /// Requests on the wire at most, as the learner has it.
     wire_cap: u16,
-    /// Whoever holds the gate keeps it from step to step, so that it may have a learner.
-    keeps: bool,
-    learner: Option<Box<Learner>>,
+    mind: Mind,
     /// Accepted since `opened_at`.
     accepted: u32,
     round_trip_us: u32,
@@ -124,8 +126,7 @@ impl Gate {
             clocks: Clocks::default(),
             in_flight: InFlight::new(policy.concurrency_start.min(policy.concurrency_max)),
             wire_cap: u16::MAX,
-            keeps: true,
-            learner: None,
+            mind: Mind::NOBODY,
             accepted: 0,
             round_trip_us: 0,
             stated_rate: 0.0,
@@ -150,13 +151,16 @@ impl Gate {
         policy.rates.take(&mut self.clocks, now, cost);
         if self.ramp.form != Form::Free {
             if self.shut {
-                if let Some(learner) = &mut self.learner {
+                if let Some(learner) = self.mind.learner_mut() {
                     learner.probed(now);
                 }
             } else {
                 self.paced_start(policy, now);
             }
             self.ramp.take(now, 1); // a learned pace counts requests: that is what it was learned from
+        }
+        if let Some(diary) = self.mind.diary_mut().filter(|_| !self.shut) {
+            diary.start(now);
         }
         self.in_flight.take();
         self.last_used_s = seconds(now);

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::{
     Gate,
+    diary::Diary,
     facts::Cause,
+    mind::Mind,
     pad::Learned,
     probe::{Fence, Probe},
     ramp::{Form, Ramp},
@@ -86,6 +88,10 @@ pub struct State {
     pub retry_tokens: f32,
     pub retry_refilled_s: u32,
     pub last_used_s: u32,
+    /// Requests on the wire at most, as the scope's owner has it; all bits where that is not what is limited.
+    pub wire_cap: u16,
+    /// For the scope's owner.
+    pub diary: Diary,
     /// The pad that was learned (P5), and the good probes since it changed.
     pub pad_ms: u16,
     pub pad_good: u8,
@@ -154,12 +160,16 @@ impl Gate {
             retry_tokens: f32::from(self.retry_fifths) / f32::from(super::RETRY),
             retry_refilled_s: self.retry_refilled_s,
             last_used_s: self.last_used_s,
+            wire_cap: self.wire_cap,
+            diary: self.mind.diary().cloned().unwrap_or_default(),
             pad_ms: self.probe.pad.ms,
             pad_good: self.probe.pad.good,
         }
     }
 
-    /// The gate that knows this. It keeps no learner, for nobody keeps it: its pace goes by the same steps without one. Values that no gate has become the nearest that one has.
+    /// The gate that knows this. It has no learner, for nobody keeps it from step to step: it writes what one must know into its
+    /// [`Diary`], and while nobody reads that its pace goes by the same steps. Values that no gate has become the nearest that one
+    /// has.
     #[must_use]
     pub fn from_state(state: &State) -> Gate {
         let finite = |value: f32| if value.is_finite() { value.max(0.0) } else { 0.0 };
@@ -223,9 +233,8 @@ impl Gate {
             ramp,
             clocks,
             in_flight: in_flight.sound(),
-            wire_cap: u16::MAX,
-            keeps: false,
-            learner: None,
+            wire_cap: state.wire_cap.max(1),
+            mind: Mind::writes(state.diary.clone()),
             accepted: state.accepted,
             round_trip_us: state.round_trip_us,
             stated_rate: finite(state.stated_rate),

@@ -400,6 +400,12 @@ impl Learner {
         self.shut
     }
 
+    /// The mean time from start to answer.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_secs_f64(self.round_trip.clamp(0.0, LONGEST_WAIT))
+    }
+
     /// The pace at which it expects to be refused; infinite while nothing was.
     #[must_use]
     pub fn limit(&self) -> f64 {

@@ -1,6 +1,7 @@
 //! Several processes on one store, in virtual time: the code that talks to Redis and to the file, over a store that is slow,
 //! lost, hangs, forgets or has its clock set, while members are killed. One thread, one seed.
 
+mod learned;
 mod plan;
 mod together;
 mod watch;
@@ -18,7 +19,7 @@ use forbear_core::{
 use forbear_store::gate::{GateStore, SharedOptions, SimGates, SimStore};
 use forbear_zoo::{Facts, Fault, Origin, Verdict};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use plan::{Plan, Trouble};
+use plan::{HOUR, Plan, Trouble};
 use tokio::{
     sync::Notify,
     task::{JoinHandle, LocalSet},
@@ -193,6 +194,8 @@ struct Ran {
     log: Vec<(Duration, usize)>,
     refusals: Vec<Duration>,
     probes_at: Vec<Duration>,
+    /// Whose place as the owner another took, and after how long.
+    took_over: Vec<(usize, Duration)>,
 }
 
 /// Plays a plan; an error names what was broken.
@@ -226,7 +229,7 @@ async fn run(plan: Plan) -> Result<Ran, String> {
         fleet.push(Some(join(&world, &store, number).await?));
     }
     let mut troubles = world.plan.troubles.clone().into_iter().peekable();
-    let end = Duration::from_secs(3600);
+    let end = world.plan.lasts;
     while world.queue.borrow().1 > 0 && world.since() < end {
         match troubles.peek().copied() {
             Some((at, trouble)) if at <= world.since() => {
@@ -241,7 +244,7 @@ async fn run(plan: Plan) -> Result<Ran, String> {
         (watch.broken.clone(), watch.probes_sent)
     };
     let (_, left) = *world.queue.borrow();
-    if left > 0 {
+    if left > 0 && end >= HOUR {
         broken.push(format!("it does not get on: {left} of {} pages are left", world.plan.pages));
         for (member, _) in fleet.iter().flatten() {
             broken.push(state(&world, member).await);
@@ -251,8 +254,9 @@ async fn run(plan: Plan) -> Result<Ran, String> {
     if broken.is_empty() {
         let mut watch = world.watch.borrow_mut();
         let (log, refusals) = (std::mem::take(&mut watch.log), std::mem::take(&mut watch.refusals));
-        let probes_at = std::mem::take(&mut watch.probes_at);
-        Ok(Ran { took: world.since(), probes, round_trips, log, refusals, probes_at })
+        let (probes_at, took_over) =
+            (std::mem::take(&mut watch.probes_at), std::mem::take(&mut watch.took_over));
+        Ok(Ran { took: world.since(), probes, round_trips, log, refusals, probes_at, took_over })
     } else {
         Err(broken.join("\n    "))
     }
@@ -317,6 +321,18 @@ async fn befall(
             store.weather(|weather| weather.ahead_us += seconds * 1_000_000);
         }
         Trouble::Kill(number) => kill(world, store, fleet, number).await?,
+        Trouble::KillTheOwner => {
+            let learns = |process: &Option<Process>| {
+                process.as_ref().is_some_and(|(member, _)| member.gates.learns_of() > 0)
+            };
+            let owner = fleet.iter().position(learns).ok_or("nobody learns")?;
+            let killed = world.since();
+            kill(world, store, fleet, owner).await?;
+            while !fleet.iter().any(learns) {
+                sleep(20 * MS).await;
+            }
+            world.watch.borrow_mut().took_over.push((owner, world.since() - killed));
+        }
         Trouble::KillTheProbe => {
             let probes = Rc::new(Notify::new());
             *world.kill_the_probe.borrow_mut() = Some(probes.clone());
@@ -421,6 +437,7 @@ fn closed_for_four_seconds() -> Plan {
         rate: None,
         cap: 64,
         troubles: Vec::new(),
+        lasts: HOUR,
         seed: 1,
     }
 }

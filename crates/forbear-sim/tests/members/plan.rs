@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     /// Requests on the wire at once, of all members together.
     pub(crate) cap: u32,
     pub(crate) troubles: Vec<(Duration, Trouble)>,
+    /// When it is looked at, done or not.
+    pub(crate) lasts: Duration,
     pub(crate) seed: u64,
 }
 
@@ -38,6 +40,8 @@ pub(crate) enum Trouble {
     Steps(i64),
     /// This member is killed.
     Kill(usize),
+    /// The member that learns for the others is killed.
+    KillTheOwner,
     /// The member that probes next is killed as it does.
     KillTheProbe,
 }
@@ -87,7 +91,11 @@ impl Plan {
             rate,
             cap: between(2, 32) as u32,
             troubles,
+            lasts: HOUR,
             seed,
         }
     }
 }
+
+/// Longer than this no fleet may take.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);

@@ -6,14 +6,14 @@ use forbear_store::gate::Drift;
 
 use super::{
     MS, Ran,
-    plan::{Plan, Trouble},
+    plan::{HOUR, Plan, Trouble},
     play,
     watch::LEASE,
 };
 
 const S: Duration = Duration::from_secs(1);
 
-fn plan(spec: &str, members: usize, workers: u32, pages: u32) -> Plan {
+pub(super) fn plan(spec: &str, members: usize, workers: u32, pages: u32) -> Plan {
     let drift = |n: usize| Drift { offset_us: n as u64 * 1_000_003, ppm: (n as i64 % 9 - 4) * 20 };
     Plan {
         spec: spec.parse().unwrap(),
@@ -26,16 +26,17 @@ fn plan(spec: &str, members: usize, workers: u32, pages: u32) -> Plan {
         rate: None,
         cap: 64,
         troubles: Vec::new(),
+        lasts: HOUR,
         seed: 7,
     }
 }
 
 impl Ran {
-    fn starts(&self, from: Duration, until: Duration) -> usize {
+    pub(super) fn starts(&self, from: Duration, until: Duration) -> usize {
         self.log.iter().filter(|(at, _)| (from..until).contains(at)).count()
     }
 
-    fn refused(&self, from: Duration, until: Duration) -> usize {
+    pub(super) fn refused(&self, from: Duration, until: Duration) -> usize {
         self.refusals.iter().filter(|at| (from..until).contains(at)).count()
     }
 }

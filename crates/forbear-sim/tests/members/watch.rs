@@ -25,6 +25,7 @@ pub(crate) struct Watch {
     pub(crate) log: Vec<(At, usize)>,
     pub(crate) refusals: Vec<At>,
     pub(crate) probes_at: Vec<At>,
+    pub(crate) took_over: Vec<(usize, Duration)>,
     pub(crate) broken: Vec<String>,
 }
 
@@ -64,6 +65,7 @@ impl Watch {
             log: Vec::new(),
             refusals: Vec::new(),
             probes_at: Vec::new(),
+            took_over: Vec::new(),
             broken: Vec::new(),
         }
     }

@@ -50,7 +50,7 @@ pub struct GateRecord {
 /// What a learner keeps (L5).
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Learned {
+pub(super) struct Learned {
     at_us: u64,
     pace: f64,
     /// None: it was never refused.
@@ -70,7 +70,7 @@ struct Learned {
 }
 
 impl Learned {
-    fn of(kept: &Kept) -> Learned {
+    pub(super) fn of(kept: &Kept) -> Learned {
         let Belief { kind, confidence, rate, number, window, evidence } = kept.belief;
         Learned {
             at_us: kept.at.as_micros(),
@@ -91,7 +91,7 @@ impl Learned {
         }
     }
 
-    fn kept(&self, here: impl Fn(u64) -> Timestamp) -> Kept {
+    pub(super) fn kept(&self, here: impl Fn(u64) -> Timestamp) -> Kept {
         let evidence = Evidence {
             since: here(self.since_us),
             incidents: self.incidents,

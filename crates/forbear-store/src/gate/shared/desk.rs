@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use forbear_core::{
     gate::{Cause, Gate},
+    learn::Belief,
     policy::ScopePolicy,
     scope::ScopeKey,
     time::Timestamp,
@@ -29,6 +30,10 @@ pub struct SharedScope {
     pub written: Timestamp,
     /// The processes that use it, or did lately.
     pub members: Vec<SharedMember>,
+    /// What its limit is believed to be, where anything was learned (L5).
+    pub belief: Option<Belief>,
+    /// The process that learns of it, by its number.
+    pub owner: Option<u64>,
     /// The store's time when it was read.
     pub now: Timestamp,
 }
@@ -129,20 +134,22 @@ impl<L: Link> Desk<L> {
 }
 
 fn scope_of(key: &ScopeKey, value: &[u8], now: Timestamp) -> SharedScope {
-    let (gate, written, members) = match Record::decode(value) {
+    let (gate, written, members, belief, owner) = match Record::decode(value) {
         Ok(record) => {
+            let owner = record.live_owner(now).map(|owner| owner.id);
+            let belief = record.learned.map(|(kept, _)| kept.belief);
             let mut state = record.state;
             let live = record.members.iter().filter(|member| now < member.until);
             state.in_flight = live.fold(0, |sum, member| sum.saturating_add(member.places));
-            (Ok(Gate::from_state(&state)), record.written, record.members)
+            (Ok(Gate::from_state(&state)), record.written, record.members, belief, owner)
         }
-        Err(fault) => (Err(fault.to_string()), Timestamp::ZERO, Vec::new()),
+        Err(fault) => (Err(fault.to_string()), Timestamp::ZERO, Vec::new(), None, None),
     };
     let members = members.into_iter().filter(|member| now < member.until);
     let members = members
         .map(|m| SharedMember { id: m.id, places: m.places, waiting: m.waiting, until: m.until })
         .collect();
-    SharedScope { key: key.clone(), gate, written, members, now }
+    SharedScope { key: key.clone(), gate, written, members, belief, owner, now }
 }
 
 impl SharedScope {

@@ -11,6 +11,7 @@ use forbear_core::{
 use tokio::sync::Notify;
 
 use super::{
+    lead::Lead,
     merge::{is_loud, later_slots, merge, reassert, shut_by},
     record::{Member, Record},
 };
@@ -52,6 +53,8 @@ pub(super) struct Entry {
     sober_until: Timestamp,
     /// What waits here.
     pub(super) waiting: u32,
+    /// This member learns of the scope.
+    pub(super) lead: Option<Box<Lead>>,
 }
 
 /// What a compare-and-set under way makes of this member's places. Until it has landed nobody knows which record the store
@@ -101,6 +104,7 @@ impl Entry {
             trust: 0,
             sober_until: Timestamp::ZERO,
             waiting: 0,
+            lead: None,
         }
     }
 
@@ -123,6 +127,8 @@ impl Entry {
         };
         state.in_flight = others.saturating_add(self.own);
         self.local.in_flight = state.in_flight;
+        state.diary.reader = self.reader(now, alone);
+        self.local.diary.reader = state.diary.reader;
         state
     }
 
@@ -260,7 +266,17 @@ impl Entry {
             Some(base) => (base.lineage, base.revision, base.members.clone()),
             None => (lineage, 0, Vec::new()),
         };
-        let mut record = Record { lineage, revision: revision + 1, writer: me, written: now, state, members };
+        let (owner, learned) = self.lease(me, now, &mut state);
+        let mut record = Record {
+            lineage,
+            revision: revision + 1,
+            writer: me,
+            written: now,
+            state,
+            members,
+            owner,
+            learned,
+        };
         let member = Member { id: me, places: held, waiting: self.waiting, until: now.plus(MEMBER_FOR) };
         record.note(member, now);
         (record, slots)
@@ -286,6 +302,7 @@ impl Entry {
             slots.fit(before, &mut local);
         }
         (self.local, self.slots) = (local, slots);
+        self.take_lead(&record, now);
         self.from = record.state.clone();
         self.base = Some(record);
         self.seen = now;
@@ -293,6 +310,7 @@ impl Entry {
 
     /// The store has another record than was thought. True if it has lost what this member remembers.
     pub(super) fn rebase(&mut self, theirs: Record, now: Timestamp, was_lost: bool) -> bool {
+        self.check_lead(&theirs);
         let lost = self.is_lost_in(&theirs);
         let mut local = if lost {
             reassert(&self.local, &theirs.state)
@@ -344,6 +362,7 @@ impl Entry {
 
     /// The store has nothing. True if this member remembers what it should have.
     pub(super) fn vanished(&mut self, now: Timestamp) -> bool {
+        self.lead = None;
         self.drop_slots(now);
         let had = self.base.take().is_some() && (self.local.shut || self.own > 0);
         self.from = self.local.clone();
@@ -366,6 +385,7 @@ impl Entry {
     /// The store is gone: from here on this member has only its share.
     pub(super) fn part(&mut self, me: u64, now: Timestamp) {
         self.flying = None;
+        self.lead = None;
         self.drop_slots(now);
         let rank = self.base.as_ref().map_or(0, |base| base.rank(me, now));
         let mut gate = Gate::from_state(&self.local);
@@ -398,6 +418,7 @@ impl Entry {
         self.dirty.is_some_and(|since| now.since(since) >= FLUSH)
             || (self.own > 0 || held > 0) && fades
             || held > self.own && age > FLUSH
+            || self.lead_fades(now)
             || self.local.shut && age > REMIND
     }
 
@@ -441,6 +462,12 @@ impl Entry {
             .is_some_and(|base| base.lineage != record.lineage || record.revision < base.revision)
     }
 
+    /// What was said here about the pace, and the store has not, counts no more.
+    pub(super) fn unsay(&mut self) {
+        (self.local.rate, self.local.bad_rate) = (self.from.rate, self.from.bad_rate);
+        self.local.wire_cap = self.from.wire_cap;
+    }
+
     /// What is here should go to the store at once.
     pub(super) fn hurry(&mut self) {
         if self.dirty.is_some() {
@@ -450,7 +477,7 @@ impl Entry {
 
     /// Whether there is something to look after.
     pub(super) fn is_active(&self, me: u64) -> bool {
-        !self.is_local() && (self.dirty.is_some() || self.holds(me) || self.local.shut)
+        !self.is_local() && (self.dirty.is_some() || self.holds(me) || self.local.shut || self.lead.is_some())
     }
 
     /// Whether it has places on the wire, in use or ahead.
@@ -481,7 +508,10 @@ impl Entry {
     }
 
     fn cap(&self) -> u16 {
-        self.local.cap.min(u16::try_from(self.policy.concurrency_max).unwrap_or(u16::MAX))
+        self.local
+            .cap
+            .min(self.local.wire_cap)
+            .min(u16::try_from(self.policy.concurrency_max).unwrap_or(u16::MAX))
     }
 
     /// How many more slots are worth taking with a start, and how many places are free for this member. A pace that gives it

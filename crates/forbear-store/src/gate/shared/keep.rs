@@ -55,6 +55,9 @@ impl<L: Link> Inner<L> {
             if entry.rebase(record, now, false) {
                 self.urgent.notify_one();
             }
+            if self.leads_by(entry) {
+                self.urgent.notify_one();
+            }
             let change = SharedChange::since(was, &entry.local);
             table.active.push(key.clone());
             vec![(key, change)]
@@ -268,6 +271,7 @@ pub(super) async fn keep<L: Link>(inner: Weak<Inner<L>>) {
             strong.lose(&error, None);
             continue;
         }
+        strong.learn_of_all();
         strong.flush();
         if strong.secret.get().is_some() && Instant::now() >= key_at {
             key_at = Instant::now() + KEY_AGAIN;

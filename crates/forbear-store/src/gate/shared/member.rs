@@ -24,6 +24,12 @@ macro_rules! member_of_a_fleet {
                 self.0.leave(time).await;
             }
 
+            /// Of how many scopes this member learns for the whole fleet (L5).
+            #[must_use]
+            pub fn learns_of(&self) -> usize {
+                self.0.learns_of()
+            }
+
             /// Whether the store is lost, and this member goes on alone.
             #[must_use]
             pub fn is_alone(&self) -> bool {

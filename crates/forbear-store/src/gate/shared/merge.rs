@@ -20,7 +20,12 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     );
     // The pace and the cap each are one thing, and never half of one and half of another.
     if pace(theirs) == pace(base) {
-        (out.rate, out.bad_rate, out.credit) = (mine.rate, mine.bad_rate, mine.credit);
+        (out.rate, out.bad_rate, out.wire_cap) = (mine.rate, mine.bad_rate, mine.wire_cap);
+        out.credit = if pace(mine) == pace(base) {
+            (theirs.credit + mine.credit - base.credit).max(0.0) // each start of each uses up a part of it
+        } else {
+            mine.credit
+        };
         (out.linear_ms, out.linear_goal, out.linear_learns) =
             (mine.linear_ms, mine.linear_goal, mine.linear_learns);
         out.stepped_ms = mine.stepped_ms;
@@ -36,6 +41,10 @@ pub(super) fn merge(base: &State, mine: &State, theirs: &State) -> State {
     // What was counted since a count began anew belongs to the new one.
     if theirs.opened_at == base.opened_at {
         out.accepted = sum(base.accepted, mine.accepted, theirs.accepted);
+    }
+    out.diary.add(&base.diary, &mine.diary);
+    if theirs.diary.first_wait_ms == base.diary.first_wait_ms {
+        out.diary.first_wait_ms = mine.diary.first_wait_ms;
     }
     out.cap_successes = sum(base.cap_successes, mine.cap_successes, theirs.cap_successes);
     out.retry_tokens = (theirs.retry_tokens + mine.retry_tokens - base.retry_tokens).max(0.0);
@@ -112,6 +121,7 @@ fn take_pause(mine: &State, out: &mut State) {
             (mine.probe_held, mine.probe_until, mine.probe_early);
     }
     out.accepted = mine.accepted;
+    (out.diary.met, out.diary.failed_probes) = (mine.diary.met, mine.diary.failed_probes);
 }
 
 fn pause(s: &State) -> (bool, bool, u8, u8, [Timestamp; 4]) {
@@ -122,8 +132,8 @@ fn probe(s: &State) -> (u32, u32, Timestamp, bool) {
     (s.probe_last, s.probe_held, s.probe_until, s.probe_early)
 }
 
-fn pace(s: &State) -> (Option<f32>, Option<f32>, u32, f32, u32) {
-    (s.rate, s.bad_rate, s.linear_ms, s.linear_goal, s.stepped_ms)
+fn pace(s: &State) -> (Option<f32>, Option<f32>, u16, u32, f32, u32) {
+    (s.rate, s.bad_rate, s.wire_cap, s.linear_ms, s.linear_goal, s.stepped_ms)
 }
 
 fn cap(s: &State) -> (u16, u16, u16, u8, bool) {

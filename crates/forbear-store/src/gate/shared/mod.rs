@@ -11,10 +11,12 @@ mod desk;
 mod entry;
 mod flight;
 mod keep;
+mod lead;
 mod link;
 mod member;
 mod merge;
 mod options;
+mod pages;
 mod record;
 mod secret;
 mod table;
@@ -150,6 +152,11 @@ impl<L: Link> SharedGates<L> {
     /// What it has done.
     pub(crate) fn counts(&self) -> SharedCounts {
         self.0.table.lock().counts
+    }
+
+    /// Of how many scopes this member learns.
+    pub(crate) fn learns_of(&self) -> usize {
+        self.0.table.lock().entries.values().filter(|entry| entry.lead.is_some()).count()
     }
 
     /// Whether the store is gone.
@@ -361,7 +368,8 @@ impl<L: Link> Inner<L> {
             };
             let queue = purpose == Purpose::Queue;
             let leaves = purpose == Purpose::Leave;
-            let holds = leaves || purpose == Purpose::Flush && entry.holds(self.me);
+            let holds =
+                leaves || purpose == Purpose::Flush && (entry.holds(self.me) || entry.lead_fades(now));
             let joins = purpose == Purpose::Step && !entry.is_joined(self.me);
             let tells = joins || part.before != part.after || entry.dirty.is_some() || queue || holds;
             if tells {
@@ -378,6 +386,7 @@ impl<L: Link> Inner<L> {
                     entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
                 if leaves {
                     record.forget(self.me);
+                    entry.hand_over(&mut record);
                 }
                 let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
                 tell |= crowded
@@ -385,7 +394,8 @@ impl<L: Link> Inner<L> {
                     || joins
                     || slots.is_some()
                     || merge::is_loud(&part.before, &part.after)
-                    || entry.dirty.is_some() && record.state.shut;
+                    || entry.dirty.is_some() && record.state.shut
+                    || entry.speaks();
                 write.keep = record.keep(now);
                 let mut of_store = record.clone();
                 of_store.shift(-ahead);
@@ -532,6 +542,9 @@ impl<L: Link> Inner<L> {
                     changed.push((part.key.clone(), SharedChange::since(was, &entry.local)));
                 }
                 table.active.push(part.key.clone());
+                if self.leads_by(entry) {
+                    self.urgent.notify_one();
+                }
             }
             landing
         };

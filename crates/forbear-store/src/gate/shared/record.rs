@@ -3,17 +3,24 @@
 use std::time::Duration;
 
 use forbear_core::{
-    gate::{Cause, Gate, State},
+    gate::{Cause, Diary, Gate, Marks, State},
+    learn::Kept,
     time::Timestamp,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::pages::{Numbers, Pages, marks, moments_of, numbers};
+use crate::gate::record::Learned;
 
 /// The version of the records that this program writes.
 ///
 /// Fields that are new get a default and no new version: an older reader leaves out what it does not know, and what an
 /// older writer left out is the default. A change that an older reader would misunderstand gets a new version; a reader
 /// that meets one keeps its hands off the record ([`RecordFault::Newer`]).
-const VERSION: u32 = 1;
+///
+/// Version 2 has the diary and its owner (L5): a member that knows of neither would throw away what was learned, and let the pace
+/// grow beside it.
+const VERSION: u32 = 2;
 
 /// One gate in a shared store.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +37,22 @@ pub(super) struct Record {
     pub(super) state: State,
     /// Who has requests on the wire, or had lately.
     pub(super) members: Vec<Member>,
+    /// Who learns of it.
+    pub(super) owner: Option<Lease>,
+    /// What a learner had come to, and how far it had read the diary by then.
+    pub(super) learned: Option<(Kept, Marks)>,
+}
+
+/// The right to learn of a scope, and to say how fast it goes.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Lease {
+    pub(super) id: u64,
+    /// Grows with each owner.
+    #[serde(rename = "f")]
+    pub(super) fence: u32,
+    /// Without a sign of life it is free then.
+    #[serde(rename = "t", with = "moment")]
+    pub(super) until: Timestamp,
 }
 
 /// What one process holds of a scope.
@@ -62,7 +85,16 @@ pub(super) const TAG: usize = 48;
 impl Record {
     /// The first record of a scope that nobody uses yet.
     pub(super) fn of(gate: &Gate, lineage: u64, now: Timestamp) -> Record {
-        Record { lineage, revision: 0, writer: 0, written: now, state: gate.to_state(), members: Vec::new() }
+        Record {
+            lineage,
+            revision: 0,
+            writer: 0,
+            written: now,
+            state: gate.to_state(),
+            members: Vec::new(),
+            owner: None,
+            learned: None,
+        }
     }
 
     /// The head of its value.
@@ -82,7 +114,18 @@ impl Record {
 
     /// The value that a store keeps.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let body = BodyRef { v: VERSION, written: self.written, members: &self.members, state: &self.state };
+        let sound = |kept: &Kept| kept.pace.is_finite() && kept.belief.rate.is_finite();
+        let learned = self.learned.as_ref().filter(|(kept, _)| sound(kept));
+        let learned = learned.map(|(kept, read)| (Learned::of(kept), numbers(read)));
+        let body = BodyRef {
+            v: VERSION,
+            written: self.written,
+            members: &self.members,
+            state: &self.state,
+            owner: self.owner,
+            learned,
+            diary: Pages::of(&self.state.diary),
+        };
         let mut value = self.tag();
         // Writing numbers and short lists into memory cannot fail; an empty value would be read as malformed.
         if serde_json::to_writer(&mut value, &body).is_err() {
@@ -114,9 +157,16 @@ impl Record {
             revision: number(1)?,
             writer: number(2)?,
             written: body.written,
-            state: body.state,
+            state: State { diary: body.diary.open(), ..body.state },
             members: body.members,
+            owner: body.owner,
+            learned: body.learned.map(|(learned, read)| (learned.kept(Timestamp::from_micros), marks(read))),
         })
+    }
+
+    /// Who learns of it at `now`.
+    pub(super) fn live_owner(&self, now: Timestamp) -> Option<&Lease> {
+        self.owner.as_ref().filter(|owner| now < owner.until)
     }
 
     /// Places that others hold at `now`.
@@ -176,7 +226,12 @@ impl Record {
             &mut s.cost_resets,
             &mut self.written,
         ];
-        for moment in moments.into_iter().chain(self.members.iter_mut().map(|member| &mut member.until)) {
+        let diary = s.diary.starts.iter_mut().chain(s.diary.events.iter_mut().flat_map(moments_of));
+        let learned = self.learned.iter_mut();
+        let learned = learned.flat_map(|(kept, _)| [&mut kept.at, &mut kept.belief.evidence.since]);
+        let leases = self.members.iter_mut().map(|member| &mut member.until);
+        let leases = leases.chain(self.owner.iter_mut().map(|owner| &mut owner.until));
+        for moment in moments.into_iter().chain(leases).chain(diary).chain(learned) {
             if *moment != Timestamp::ZERO && *moment != Timestamp::MAX {
                 *moment = Timestamp::from_micros(moment.as_micros().saturating_add_signed(us));
             }
@@ -219,6 +274,12 @@ struct BodyRef<'a> {
     members: &'a [Member],
     #[serde(rename = "s", with = "Fields")]
     state: &'a State,
+    #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
+    owner: Option<Lease>,
+    #[serde(rename = "l", skip_serializing_if = "Option::is_none")]
+    learned: Option<(Learned, Numbers)>,
+    #[serde(rename = "d", skip_serializing_if = "usual")]
+    diary: Pages,
 }
 
 #[derive(Deserialize)]
@@ -229,6 +290,12 @@ struct Body {
     members: Vec<Member>,
     #[serde(rename = "s", with = "Fields")]
     state: State,
+    #[serde(rename = "o", default)]
+    owner: Option<Lease>,
+    #[serde(rename = "l", default)]
+    learned: Option<(Learned, Numbers)>,
+    #[serde(rename = "d", default)]
+    diary: Pages,
 }
 
 /// The gate's part of the record. Each field that has its usual value is left out.
@@ -340,6 +407,11 @@ struct Fields {
     retry_refilled_s: u32,
     #[serde(rename = "used_s", default, skip_serializing_if = "usual")]
     last_used_s: u32,
+    #[serde(rename = "wire", default = "most", skip_serializing_if = "is_most")]
+    wire_cap: u16,
+    // Apart, and in fewer bytes.
+    #[serde(skip)]
+    diary: Diary,
     #[serde(rename = "pad_ms", default, skip_serializing_if = "usual")]
     pad_ms: u16,
     #[serde(rename = "pad_good", default, skip_serializing_if = "usual")]
@@ -394,7 +466,11 @@ mod cause {
 
 #[cfg(test)]
 mod tests {
-    use forbear_core::{gate::Told, policy::ScopePolicy};
+    use forbear_core::{
+        gate::Told,
+        learn::{Learner, Past},
+        policy::ScopePolicy,
+    };
 
     use super::*;
 
@@ -404,7 +480,23 @@ mod tests {
         let sent = gate.take(&policy, now, 1);
         let _ = gate.refused(&policy, sent, Told::wait(Duration::from_secs(60)), now, 0.5);
         let members = vec![Member { id: 7, places: 3, waiting: 0, until: now.plus(Duration::from_secs(10)) }];
-        Record { lineage: u64::MAX, revision: 5, writer: 7, written: now, state: gate.to_state(), members }
+        let kept = Kept {
+            at: now,
+            pace: 4.0,
+            limit: 5.0,
+            cap: u32::MAX,
+            belief: Learner::new(&Past::none(now, 4.0)).belief(),
+        };
+        Record {
+            lineage: u64::MAX,
+            revision: 5,
+            writer: 7,
+            written: now,
+            state: gate.to_state(),
+            members,
+            owner: Some(Lease { id: 7, fence: 3, until: now.plus(Duration::from_secs(2)) }),
+            learned: Some((kept, Marks { started: 1, ..Marks::default() })),
+        }
     }
 
     #[test]
@@ -413,7 +505,7 @@ mod tests {
         let value = record.encode();
         assert_eq!(Record::decode(&value).unwrap(), record);
         assert_eq!(value[..TAG], record.tag());
-        assert!(value.len() < 500, "{} bytes", value.len());
+        assert!(value.len() < 700, "{} bytes", value.len());
         let mut open = Gate::new(&ScopePolicy::default()).to_state();
         open.in_flight = 0;
         let open = Record { state: open, ..record };
@@ -430,8 +522,12 @@ mod tests {
         let read = Record::decode(fewer.as_bytes()).unwrap();
         assert_eq!(read.state.closed_at, Timestamp::ZERO, "what an old writer left out is the default");
         assert_eq!(read.state.paused_until, record.state.paused_until);
-        let newer = value.replacen("\"v\":1", "\"v\":2", 1);
-        assert!(matches!(Record::decode(newer.as_bytes()), Err(RecordFault::Newer(2))));
+        let older = Record { owner: None, learned: None, ..record.clone() };
+        let older = Record { state: State { diary: Diary::default(), ..older.state }, ..older };
+        let first = String::from_utf8(older.encode()).unwrap().replacen("\"v\":2", "\"v\":1", 1);
+        assert_eq!(Record::decode(first.as_bytes()).unwrap(), older, "before there was a diary");
+        let newer = value.replacen("\"v\":2", "\"v\":3", 1);
+        assert!(matches!(Record::decode(newer.as_bytes()), Err(RecordFault::Newer(3))));
     }
 
     #[test]
