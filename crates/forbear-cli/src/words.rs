@@ -53,9 +53,12 @@ pub(crate) fn belief(belief: &Belief) -> String {
     let (number, rate) = (belief.number, pace(belief.rate));
     let window = belief.window.map_or_else(|| "some time".to_owned(), wait);
     let what = match belief.kind {
+        Some(Kind::Bucket) if number == 0.0 => format!("token bucket, {rate}"),
         Some(Kind::Bucket) => format!("token bucket of {number:.0}, {rate}"),
         Some(Kind::FixedWindow) => format!("fixed window of {number:.0} in {window}"),
+        Some(Kind::SlidingWindow) if number == 0.0 => format!("sliding window of {window}, {rate}"),
         Some(Kind::SlidingWindow) => format!("sliding window of {number:.0} in {window}"),
+        Some(Kind::Concurrency) if number == 0.0 => "a limit of requests at once".to_owned(),
         Some(Kind::Concurrency) => format!("at most {number:.0} requests at once"),
         Some(Kind::Penalty) => format!("{rate}, and a penalty of {window} for more"),
         None if belief.evidence.stated && number > 0.0 => {

@@ -119,6 +119,40 @@ fn l4_a_bucket_and_its_numbers_are_named() {
 }
 
 #[test]
+fn l4_kinds_of_the_same_rate_are_named() {
+    for (spec, kind, named) in [
+        ("token-bucket:rate=20/s,burst=400", TrueKind::Bucket, Named::Bucket),
+        ("fixed-window:limit=600/30s", TrueKind::Fixed, Named::FixedWindow),
+        ("fixed-window:limit=600/30s,hint=seconds", TrueKind::Fixed, Named::FixedWindow),
+        ("sliding-log:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow),
+        ("sliding-log:limit=600/30s,hint=seconds", TrueKind::Sliding, Named::SlidingWindow),
+        ("sliding-counter:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow),
+    ] {
+        let (_, gated) = play(&before(spec, kind, 20.0));
+        let belief = belief(&gated);
+        assert_eq!(belief.kind, Some(named), "{spec}: {belief:?}");
+        let number = if kind == TrueKind::Bucket { 400.0 } else { 600.0 };
+        assert!(belief.number == 0.0 || (belief.number / number - 1.0).abs() < 0.03, "{spec}: {belief:?}");
+        let window = belief.window.map_or(30.0, |window| window.as_secs_f64());
+        assert!((window / 30.0 - 1.0).abs() < 0.05, "{spec}: {belief:?}");
+    }
+}
+
+#[test]
+fn l4_a_limit_that_moves_all_the_time_is_no_kind() {
+    let spec = "token-bucket:rate=20/s,burst=20,wave=0.4/10m";
+    let mut scenario = before(spec, TrueKind::Bucket, 20.0);
+    scenario.truth.tide = Tide::default().wave(0.4, 600 * S);
+    scenario.run_for = 1200 * S;
+    let (_, gated) = play(&scenario);
+    let belief = belief(&gated);
+    assert!(
+        !matches!(belief.kind, Some(Named::FixedWindow | Named::SlidingWindow | Named::Penalty)),
+        "{belief:?}"
+    );
+}
+
+#[test]
 fn l4_a_cap_on_requests_in_flight_is_found() {
     let mut scenario = before("concurrency:max=10", TrueKind::Concurrency, 100.0);
     scenario.latency.service = Duration::from_millis(150);

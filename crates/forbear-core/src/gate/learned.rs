@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Gate {
-    /// What its learner has to look for: up to a few milliseconds of work, for whoever has let the gate go. Bring what is found
+    /// What its learner has to look for: some milliseconds of work, up to some ten, for whoever has let the gate go. Bring what is found
     /// to [`Gate::studied`].
     #[must_use]
     pub fn study(&self) -> Option<Study> {

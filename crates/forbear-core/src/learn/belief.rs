@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Learner,
-    fit::{Fit, Shape},
-    wire::State,
-};
+use super::{Learner, name::Named, wire::State};
 use crate::time::Timestamp;
 
 /// A kind of limit.
@@ -99,8 +95,6 @@ impl Learner {
             }
             _ => Belief { kind: None, confidence: 0.0, rate, number: 0.0, window: None, evidence },
         };
-        // Each incident that was explained makes chance less likely.
-        let confidence = 1.0 - 0.5f64.powi(self.model.incidents.clamp(1, 6) as i32);
         if self.wire.state == State::On {
             let (cap, seconds) = (f64::from(self.wire.cap), self.round_trip.max(1e-6));
             let rate = cap / seconds;
@@ -113,36 +107,23 @@ impl Learner {
                 evidence,
             };
         }
-        let of = |kind, fit: &Fit| {
-            let window = (fit.window > 0.0).then(|| Duration::from_secs_f64(fit.window));
-            let (rate, number) = (fit.rate, fit.number.floor());
-            Belief { kind: Some(kind), confidence, rate, number, window, evidence }
-        };
-        if let (Some(seconds), (_, Some(fit))) = (self.model.always_told(), self.model.buckets()) {
-            return Belief { window: Some(Duration::from_secs_f64(seconds)), ..of(Kind::Penalty, fit) };
+        if let Some(cap) = self.crowd.cap() {
+            let (kind, number) = (Some(Kind::Concurrency), f64::from(cap));
+            return Belief { kind, confidence: 0.8, rate, number, window: None, evidence };
+        }
+        // A cap looks like a bucket of one.
+        let doubtful = |named: &&Named| named.kind == Kind::Bucket && self.crowd.is_suspect();
+        if let Some(named) = self.model.named.as_ref().filter(|named| !doubtful(named)) {
+            let window = (named.window > 0.0).then(|| Duration::from_secs_f64(named.window));
+            // Odds of twice what comes next are no certainty yet.
+            let confidence = 1.0 - 0.5 * (-named.ahead / 8.0).exp();
+            let (kind, rate, number) = (Some(named.kind), named.rate, named.number);
+            return Belief { kind, confidence, rate, number, window, evidence };
         }
         if let Some(known) = &self.model.known {
-            let sliding = self.model.holding().any(|fit| matches!(fit.shape, Shape::Log | Shape::Counter));
-            let fixed = self.model.holding().any(|fit| fit.shape == Shape::Fixed);
-            return match (fixed, sliding) {
-                (true, false) => of(Kind::FixedWindow, known),
-                (false, true) => of(Kind::SlidingWindow, known),
-                _ => Belief { kind: None, ..of(Kind::FixedWindow, known) },
-            };
+            let window = Some(Duration::from_secs_f64(known.window));
+            return Belief { rate: known.rate, number: known.number.floor(), window, ..unknown };
         }
-        let others = self.model.holding().any(|fit| fit.shape != Shape::Bucket);
-        if others || self.model.incidents < 3 || self.model.cut {
-            return unknown;
-        }
-        match self.model.buckets() {
-            (Some(fit), _) if fit.most < fit.least * 1.1 && self.model.is_no_window() => {
-                of(Kind::Bucket, fit)
-            }
-            (None, Some(fit)) if self.recovery.is_penalty() && self.model.was_shut_for_long() => {
-                let window = Some(Duration::from_secs_f64(self.recovery.gap()));
-                Belief { window, ..of(Kind::Penalty, fit) }
-            }
-            _ => unknown,
-        }
+        unknown
     }
 }

@@ -29,6 +29,59 @@ pub(super) struct History {
     slopes: (f64, f64),
     seen: [Seen; REFUSALS],
     seen_len: u8,
+    /// A refusal had to be forgotten.
+    lost: bool,
+}
+
+/// The first incidents of a scope, kept for good: then the limit had counted nothing yet, which says most about it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Opening {
+    knots: [(f32, f32); OPENING],
+    len: u8,
+    seen: [Seen; FIRSTS],
+    seen_len: u8,
+    /// It is the scope's beginning, and not that of a process or of another limit.
+    fresh: bool,
+}
+
+impl Opening {
+    pub(super) fn new() -> Opening {
+        Opening {
+            knots: [(0.0, 0.0); OPENING],
+            len: 0,
+            seen: [Seen::default(); FIRSTS],
+            seen_len: 0,
+            fresh: true,
+        }
+    }
+
+    /// Keeps what it can of a past that is still whole.
+    pub(super) fn keep(&mut self, history: &History) {
+        let knots = usize::from(history.len) + 1;
+        if !self.fresh || history.begins() > 0.0 || knots > OPENING || history.seen().len() > FIRSTS {
+            return;
+        }
+        for (kept, knot) in self.knots.iter_mut().zip(history.curve()) {
+            *kept = (knot.at as f32, knot.count as f32);
+        }
+        self.seen[..history.seen().len()].copy_from_slice(history.seen());
+        (self.len, self.seen_len) = (knots as u8, history.seen_len);
+    }
+
+    /// What came first says nothing of the limit that there is.
+    pub(super) fn forget(&mut self) {
+        (self.len, self.seen_len, self.fresh) = (0, 0, false);
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    pub(super) fn all(&self) -> (Vec<Knot>, &[Seen]) {
+        let knots = self.knots[..usize::from(self.len)].iter();
+        let knots = knots.map(|(at, count)| Knot { at: f64::from(*at), count: f64::from(*count) });
+        (knots.collect(), &self.seen[..usize::from(self.seen_len)])
+    }
 }
 
 impl History {
@@ -40,6 +93,7 @@ impl History {
             slopes: (0.0, f64::INFINITY),
             seen: [Seen::default(); REFUSALS],
             seen_len: 0,
+            lost: false,
         }
     }
 
@@ -132,9 +186,15 @@ impl History {
         if usize::from(self.seen_len) == REFUSALS {
             self.seen.copy_within(1.., 0);
             self.seen_len -= 1;
+            self.lost = true;
         }
         self.seen[usize::from(self.seen_len)] = seen;
         self.seen_len += 1;
+    }
+
+    /// Whether it does not go back to the first refusal any more.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost
     }
 
     pub(super) fn seen(&self) -> &[Seen] {
@@ -165,5 +225,8 @@ impl History {
 
 const KNOTS: usize = 96;
 const REFUSALS: usize = 24;
+/// And of the first incidents.
+const OPENING: usize = 41;
+const FIRSTS: usize = 10;
 /// The curve is at most so many starts off.
 const NEAR: f64 = 1.0;

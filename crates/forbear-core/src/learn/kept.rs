@@ -44,6 +44,7 @@ impl Learner {
         }
         let days = past.until.since(kept.at).as_secs_f64() / 86_400.0;
         let trust = (1.0 - 0.5 * days).max(0.5);
+        learner.model.opening.forget(); // the limit has counted before
         learner.rate = (kept.pace * trust).max(SLOWEST);
         learner.evidence = kept.belief.evidence;
         learner.prior = Some(Belief { confidence: kept.belief.confidence * trust, ..kept.belief });

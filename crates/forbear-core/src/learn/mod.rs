@@ -21,7 +21,9 @@ mod climb;
 mod fit;
 mod history;
 mod kept;
+mod likely;
 mod model;
+mod name;
 mod recovery;
 mod settle;
 mod study;
@@ -36,7 +38,7 @@ use model::Model;
 use recovery::Recovery;
 use settle::Settle;
 pub use study::{Findings, Study};
-use wire::{State, Wire};
+use wire::{Crowd, State, Wire};
 
 /// What a refusal was, for the learner.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,6 +79,7 @@ pub struct Learner {
     recovery: Recovery,
     model: Model,
     wire: Wire,
+    crowd: Crowd,
     settle: Settle,
     incident: Incident,
     /// An incident is over, and its stretch waits for what explains it.
@@ -195,6 +198,7 @@ impl Learner {
             recovery: Recovery::new(past.first_wait.as_secs_f64()),
             model: Model::new(),
             wire: Wire::new(),
+            crowd: Crowd::new(),
             settle: Settle::new(),
             incident: Incident::default(),
             due: None,
@@ -286,6 +290,7 @@ impl Learner {
         self.round_trip =
             if self.round_trip == 0.0 { sample } else { self.round_trip + (sample - self.round_trip) / 16.0 };
         self.budget.accepted();
+        self.crowd.passed(in_flight, self.spacing);
         self.evidence.accepted = self.evidence.accepted.saturating_add(1);
         self.accepted += 1.0;
         if self.wire.state != State::Off {
@@ -329,6 +334,9 @@ impl Learner {
         let gap = now - it.last_refusal;
         let wait = match how {
             Refused::First => {
+                if self.wire.state == State::Off {
+                    self.crowd.refused(in_flight, self.spacing);
+                }
                 // A pace that nobody used up is not the one that was refused.
                 let pace = self.rate.min(2.0 / self.spacing.max(1e-9));
                 *it = Incident {
@@ -385,6 +393,7 @@ impl Learner {
         if turn.moved {
             self.settle.moved();
             self.prior = None;
+            self.crowd = Crowd::new();
         }
         if turn.search {
             self.due = Some(due);

@@ -3,7 +3,8 @@
 use super::{
     Incident,
     fit::{Bench, Fit, Shape},
-    history::{History, Seen},
+    history::{History, Opening, Seen},
+    name::{self, Finding, Named},
 };
 
 /// The past, and what explains it.
@@ -24,6 +25,10 @@ pub(super) struct Model {
     fits: [Option<Fit>; 5],
     /// The window that is held to be true until something speaks against it.
     pub(super) known: Option<Fit>,
+    /// The first incidents.
+    pub(super) opening: Opening,
+    /// The kind that was found.
+    pub(super) named: Option<Named>,
 }
 
 /// What an incident has come to.
@@ -47,6 +52,8 @@ impl Model {
             moves: 0,
             fits: [None; 5],
             known: None,
+            opening: Opening::new(),
+            named: None,
         }
     }
 
@@ -60,9 +67,10 @@ impl Model {
         self.edges[self.edges_len] = (it.last_refusal - round_trip, reopened);
         self.edges_len += 1;
         let moved = self.has_moved(it, last);
+        self.opening.keep(&self.history);
         if moved {
             // What was before says nothing any more.
-            self.from = last;
+            (self.from, self.named) = (last, None);
             self.incidents = 0;
             self.moves += 1;
             self.known = None;
@@ -83,7 +91,7 @@ impl Model {
     /// Takes over what was found on a copy of it.
     pub(super) fn adopt(&mut self, found: Model) {
         (self.fits, self.known) = (found.fits, found.known);
-        (self.from, self.cut) = (found.from, found.cut);
+        (self.from, self.cut, self.named) = (found.from, found.cut, found.named);
     }
 
     /// It was refused at less than what is believed, or bore more.
@@ -134,6 +142,14 @@ impl Model {
             let best = self.holding().min_by(|a, b| a.misfit.total_cmp(&b.misfit));
             self.known = best.map(|fit| Fit { rate: (low * high).sqrt(), ..*fit });
         }
+        // A limit that moves again and again is no kind for long, and to look for one takes long.
+        if self.moves == 0 || self.incidents >= 3 {
+            match name::find(&self.history, &self.opening, &self.fits) {
+                Some(Finding::Named(named)) => self.named = Some(named),
+                Some(Finding::Likeliest(kind)) => self.named = self.named.filter(|named| named.kind == kind),
+                None => {}
+            }
+        }
     }
 
     /// How many of the last incidents are explained.
@@ -171,17 +187,6 @@ impl Model {
         (firsts.count() >= 2 && least >= 3.0 && most - least <= 1.0).then_some(most)
     }
 
-    /// No window explains what was seen, however short it may be.
-    pub(super) fn is_no_window(&self) -> bool {
-        self.fits[1..4].iter().flatten().all(|fit| fit.misfit > NO_WINDOW)
-    }
-
-    /// The bucket that explains every refusal, those of probes too, and the one that explains only the others.
-    pub(super) fn buckets(&self) -> (Option<&Fit>, Option<&Fit>) {
-        let holds = |fit: &&Fit| fit.misfit <= HOLDS;
-        (self.fits[0].as_ref().filter(holds), self.fits[4].as_ref().filter(holds))
-    }
-
     /// The rates of all hypotheses that hold.
     pub(super) fn range(&self) -> Option<(f64, f64)> {
         let none = (f64::INFINITY, 0.0f64);
@@ -197,8 +202,6 @@ impl Model {
 
 /// A hypothesis holds that is off by less, in shares of its number.
 const HOLDS: f64 = 0.01;
-/// A window is ruled out that is off by more.
-const NO_WINDOW: f64 = 0.04;
 /// Refused at this times the rate that is held to be true, there may be more.
 const MORE: f64 = 1.05;
 /// And refused at less within so many windows, it is another one.

@@ -95,11 +95,6 @@ impl Recovery {
         self.agreeing >= 1 && self.passed > self.least * 2.0
     }
 
-    /// The gap after which a probe was let through.
-    pub(super) fn gap(&self) -> f64 {
-        self.passed
-    }
-
     /// The longest time that an incident took, in seconds; forgotten slowly.
     pub(super) fn longest(&self) -> f64 {
         self.longest

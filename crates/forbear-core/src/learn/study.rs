@@ -18,7 +18,7 @@ impl Study {
         Study { model: Box::new(model.clone()), due }
     }
 
-    /// Looks. Takes up to a few milliseconds.
+    /// Looks. Takes some milliseconds, and up to some ten where many incidents are to be explained.
     #[must_use]
     pub fn run(mut self) -> Findings {
         self.model.search(&self.due.it, self.due.probe);

@@ -55,6 +55,79 @@ impl Spread {
     }
 }
 
+/// How many are on the wire with what is refused, against with what is let through. A limit of the pace refuses with as many as
+/// usual. A cap refuses with more, and never with fewer than it allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Crowd {
+    usual: Spread,
+    /// The usual time between two starts.
+    spacing: f64,
+    passed: u32,
+    refusals: u32,
+    /// How far beyond the usual they were together, in deviations.
+    beyond: f64,
+    /// The fewest with a refusal, and how often they were so few.
+    fewest: u32,
+    times: u32,
+}
+
+impl Crowd {
+    pub(super) fn new() -> Crowd {
+        Crowd {
+            usual: Spread::default(),
+            spacing: 0.0,
+            passed: 0,
+            refusals: 0,
+            beyond: 0.0,
+            fewest: u32::MAX,
+            times: 0,
+        }
+    }
+
+    /// One was let through, with so many on the wire, while a start came every `spacing` seconds.
+    pub(super) fn passed(&mut self, in_flight: u32, spacing: f64) {
+        self.passed = (self.passed + 1).min(64);
+        let weight = 1.0 / f64::from(self.passed);
+        self.usual.add(f64::from(in_flight), weight);
+        self.spacing += weight * (spacing - self.spacing);
+    }
+
+    /// An incident began, with so many on the wire.
+    pub(super) fn refused(&mut self, in_flight: u32, spacing: f64) {
+        self.refusals = self.refusals.saturating_add(1);
+        if self.refusals <= STARTING {
+            return; // while it doubles, more than usual are on the wire in any case
+        }
+        // Whoever starts faster than usual has more on the wire.
+        let usual = self.usual.mean * (self.spacing / spacing.max(1e-9)).max(1.0);
+        let off = (f64::from(in_flight) - usual) / self.usual.variance.sqrt().max(0.5);
+        self.beyond += off.clamp(-4.0, 4.0);
+        match in_flight.cmp(&self.fewest) {
+            std::cmp::Ordering::Less => (self.fewest, self.times) = (in_flight, 1),
+            std::cmp::Ordering::Equal => self.times = self.times.saturating_add(1),
+            std::cmp::Ordering::Greater => {}
+        }
+    }
+
+    /// How far beyond the usual in the mean, and how far that is from chance, in deviations.
+    fn excess(&self) -> (f64, f64) {
+        let n = f64::from(self.refusals.saturating_sub(STARTING)).max(1.0);
+        (self.beyond / n, self.beyond / n.sqrt())
+    }
+
+    /// There is a cap: zero where it is not known, since so few on the wire were refused but once.
+    pub(super) fn cap(&self) -> Option<u32> {
+        let (mean, sure) = self.excess();
+        let met = self.refusals >= STARTING + 6;
+        (met && mean >= 0.22 && sure >= 3.8).then(|| if self.times >= 2 { self.fewest - 1 } else { 0 })
+    }
+
+    /// There may be one.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.excess().1 >= 2.5
+    }
+}
+
 impl Wire {
     pub(super) fn new() -> Wire {
         Wire {
@@ -165,6 +238,8 @@ impl Wire {
     }
 }
 
+/// So many incidents belong to the start.
+const STARTING: u32 = 2;
 /// Seconds after which a trial that shows nothing has failed.
 const LONGEST_TRIAL: f64 = 30.0;
 /// One refusal for so many successes is within the budget (L3).
@@ -184,6 +259,21 @@ mod tests {
         }
         assert!(cap.is_suspect(), "always nine on the wire, at whatever pace");
         assert!(!pace.is_suspect(), "as many as the pace puts there");
+    }
+
+    #[test]
+    fn l4_a_cap_is_named_by_how_many_are_on_the_wire_with_what_is_refused() {
+        let (mut cap, mut pace) = (Crowd::new(), Crowd::new());
+        for i in 0..40u32 {
+            // Between five and nine, as service times will have it.
+            for crowd in [&mut cap, &mut pace] {
+                (0..25).for_each(|k| crowd.passed(5 + (i * 7 + k * 3) % 5, 0.1));
+            }
+            cap.refused(9 + i % 2, 0.1);
+            pace.refused(5 + (i * 3) % 5, 0.1);
+        }
+        assert_eq!((cap.cap(), pace.cap()), (Some(8), None));
+        assert!(!pace.is_suspect(), "as many as usual");
     }
 
     #[test]
