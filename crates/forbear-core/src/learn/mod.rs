@@ -486,8 +486,8 @@ impl Learner {
 
     fn find_pace(&mut self, due: &Due) -> f64 {
         let it = due.it;
-        if self.configured.is_finite() && self.climb.starting && !self.insists && due.ended - it.at <= INSISTS
-        {
+        let few = self.configured * self.round_trip <= FEW_ON_WIRE;
+        if few && self.climb.starting && !self.insists && due.ended - it.at <= INSISTS {
             // One refusal is no reason to know better than whoever configured the pace. The second one is.
             self.insists = true;
             self.rate = self.configured.max(SLOWEST);
@@ -582,6 +582,8 @@ const UNPACED: f64 = 1e6;
 const CHEAP: f64 = 4.0;
 /// After a longer pause than this, in seconds, a configured rate is not tried again as it is: too much is lost if it is wrong.
 const INSISTS: f64 = 60.0;
+/// And not one that puts more than this on the wire, for then the way back is a herd's (B4).
+const FEW_ON_WIRE: f64 = 2.0;
 /// A stretch is a climb that ended so much faster than it began.
 const CLIMBED: f64 = 1.2;
 /// What is remembered as the last minutes, in seconds.

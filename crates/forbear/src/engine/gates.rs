@@ -41,8 +41,8 @@ pub(super) struct Opened {
 /// What the store has called out since somebody looked.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// At most one for each scope that this member uses: of two changes the later one counts.
-    changed: Mutex<HashMap<ScopeKey, SharedChange>>,
+    /// For each scope that this member uses, at most one that closed it, to be said, and one that wakes: of two the later one counts.
+    changed: Mutex<HashMap<ScopeKey, [Option<SharedChange>; 2]>>,
     called: Notify,
     losses: AtomicU64,
     alone_ms: AtomicU64,
@@ -75,7 +75,13 @@ impl Calls {
     fn hear(&self, event: SharedEvent, place: &str, events: &Events) {
         match event {
             SharedEvent::Changed { scope, change } => {
-                self.changed.lock().insert(scope, change);
+                let wakes = usize::from(!matches!(change, SharedChange::Closed { .. }));
+                let mut changed = self.changed.lock();
+                let place = &mut changed.entry(scope).or_default()[wakes];
+                // Who is called since a scope opened is called for a place as well.
+                if (*place, change) != (Some(SharedChange::Opened), SharedChange::Freed) {
+                    *place = Some(change);
+                }
                 self.called.notify_one();
             }
             SharedEvent::Lost { why } => {
@@ -117,7 +123,10 @@ impl<G: GateStore> Shared<G> {
             {
                 let mut front = self.front.lock();
                 let mut opened = Vec::new();
-                for (scope, change) in changed {
+                let changes = changed.into_iter().flat_map(|(scope, changes)| {
+                    changes.into_iter().flatten().map(move |change| (scope.clone(), change))
+                });
+                for (scope, change) in changes {
                     match change {
                         SharedChange::Freed => front.freed(&scope),
                         SharedChange::Opened => opened.push(scope),
