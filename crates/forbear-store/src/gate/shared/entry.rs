@@ -47,6 +47,8 @@ pub(super) struct Entry {
     pub(super) dirty: Option<Timestamp>,
     /// Starts in this stretch of 200 ms.
     recent: (Timestamp, u32),
+    /// When this member started something last.
+    started: Timestamp,
     /// How many slots are taken ahead next time.
     trust: u32,
     /// Slots that were taken ahead have passed unused: no more than were used are taken until then.
@@ -101,6 +103,7 @@ impl Entry {
             seen: Timestamp::ZERO,
             dirty: None,
             recent: (Timestamp::ZERO, 0),
+            started: Timestamp::ZERO,
             trust: 0,
             sober_until: Timestamp::ZERO,
             waiting: 0,
@@ -192,6 +195,15 @@ impl Entry {
             && self.seen != Timestamp::ZERO
             && until.since(now) <= QUEUE
             && self.users(me, now) > 1
+            && self.has_its_turn(me, now)
+    }
+
+    /// Where so many use the scope that there is no slot for each within [`QUEUE`], whoever has started lately lets those go first
+    /// who have not: each has a turn in every round of all.
+    fn has_its_turn(&self, me: u64, now: Timestamp) -> bool {
+        let slots = Gate::from_state(&self.local).slots_in(&self.policy, QUEUE).unwrap_or(u32::MAX);
+        let round = QUEUE.mul_f64(f64::from(self.users(me, now)) / f64::from(slots.max(1)));
+        now.since(self.started) >= round.saturating_sub(QUEUE)
     }
 
     /// Takes in what was done here.
@@ -539,6 +551,7 @@ impl Entry {
         }
         self.recent.1 += u32::from(started);
         if started > 0 {
+            self.started = now;
             if self.trust == 0 && self.recent.1 >= FEW && now >= self.sober_until {
                 self.trust = 1;
             }

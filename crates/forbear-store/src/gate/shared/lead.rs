@@ -71,12 +71,19 @@ impl Entry {
             }
         } else if base.live_owner(now).is_none() {
             let read = base.learned.as_ref().map(|(_, read)| read);
-            if Owner::is_wanted(&self.policy, state, read) {
+            if Owner::is_wanted(&self.policy, state, read) && !self.leaves_the_lead(state, now) {
                 let fence = owner.map_or(0, |owner| owner.fence).wrapping_add(1);
                 owner = Some(Lease { id: me, fence, until });
             }
         }
         (owner, learned)
+    }
+
+    /// Whether a member that knows no rate of the scope leaves it to one that was told one: what is learned has that as its
+    /// ceiling.
+    fn leaves_the_lead(&self, state: &State, now: Timestamp) -> bool {
+        let recently = |clock: &u64| Timestamp::from_micros(clock / 1000).plus(RATED) > now;
+        self.policy.rates.is_empty() && state.clocks.iter().any(recently)
     }
 
     /// This member goes, and another may learn of the scope at once.
@@ -210,6 +217,8 @@ const RENEW: Duration = Duration::from_millis(1200);
 const KEEP: Duration = Duration::from_secs(1);
 /// A scope that was not used for so long needs nobody who learns of it.
 const REST: Duration = Duration::from_secs(60);
+/// So long after the last start under a configured rate, somebody is believed to be there who was given one.
+const RATED: Duration = Duration::from_secs(30);
 /// A pace that is another one by such a share is not kept back.
 const MOVES: f32 = 0.015;
 /// No diary has more starts.

@@ -9,7 +9,8 @@ use std::{
 };
 
 use forbear_core::{
-    gate::Sent,
+    gate::{Sent, Told},
+    pace::RateList,
     policy::ScopePolicy,
     scope::{Combination, Role},
 };
@@ -157,7 +158,7 @@ fn named(name: &str, cap: u32) -> BoundScope {
 
 async fn take(gates: &SharedGates<WorldLink>, scope: &BoundScope) -> Option<Sent> {
     let step = |gates: &mut [Gate], now| {
-        let passes = gates[0].check(&scope.policy, now, 1) == Check::Admit;
+        let passes = matches!(gates[0].check(&scope.policy, now, 1), Check::Admit | Check::Probe);
         passes.then(|| gates[0].take(&scope.policy, now, 1))
     };
     gates.update(std::slice::from_ref(scope), step).await.unwrap()
@@ -305,4 +306,38 @@ async fn scramble(seed: u64, scopes: &[BoundScope]) -> usize {
         task.await.unwrap();
     }
     most.load(SeqCst)
+}
+
+/// A member without a rate of its own meets one that has, on one scope: whoever learns has the rate as its ceiling.
+#[tokio::test]
+async fn l5_who_has_no_configured_rate_leaves_the_lead_to_one_that_has() {
+    let world = Arc::new(World::default());
+    let (bare, rated) = (world.member(), world.member());
+    bare.greet().await.unwrap();
+    rated.greet().await.unwrap();
+    let unpaced = scope(4);
+    let rates = "10/s".parse::<RateList>().unwrap().into();
+    let policy = ScopePolicy { rates, ..ScopePolicy::clone(&unpaced.policy) };
+    let paced = BoundScope { policy: Arc::new(policy), ..unpaced.clone() };
+    let sent = take(&rated, &paced).await.unwrap();
+    succeed(&rated, &paced, sent).await;
+    let sent = take(&bare, &unpaced).await.unwrap();
+    let refused = |gates: &mut [Gate], now| {
+        let told = Told { wait: Some(Duration::from_millis(1)), ..Told::nothing() };
+        let _ = gates[0].refused(&unpaced.policy, sent, told, now, 0.5);
+    };
+    bare.update(std::slice::from_ref(&unpaced), refused).await.unwrap();
+    bare.0.flush();
+    turns(20).await;
+    assert_eq!((bare.learns_of(), rated.learns_of()), (0, 0), "the one that writes has no rate");
+    for _ in 0..2000 {
+        if rated.learns_of() > 0 {
+            break;
+        }
+        if let Some(sent) = take(&rated, &paced).await {
+            succeed(&rated, &paced, sent).await;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!((bare.learns_of(), rated.learns_of()), (0, 1));
 }
