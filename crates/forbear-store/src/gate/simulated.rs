@@ -213,6 +213,10 @@ impl Link for SimLink {
             u64::try_from(shown).unwrap_or(0)
         })
     }
+
+    fn suspended(&self) -> Tick {
+        Box::new(|| 0)
+    }
 }
 
 impl Inner {

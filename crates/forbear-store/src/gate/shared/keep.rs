@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forbear_core::scope::ScopeKey;
+use forbear_core::{scope::ScopeKey, time::Timestamp};
 
 use super::{
     Changes, Inner, Purpose, SharedChange, SharedEvent,
@@ -150,6 +150,23 @@ impl<L: Link> Inner<L> {
             self.tell_changed(changed);
         }
         Ok(())
+    }
+
+    /// The store's clock was set forward, and has jumped over the pauses in its records: they are written in its new time, for
+    /// whoever comes later.
+    pub(super) fn say_pauses_again(&self) {
+        tracing::info!(
+            "the gate store's clock was set forward; pauses last as long as they were told all the same"
+        );
+        let mut table = self.table.lock();
+        let table = &mut *table;
+        for (key, entry) in table.entries.iter_mut().filter(|(_, entry)| !entry.is_local()) {
+            if entry.local.shut {
+                entry.dirty = Some(Timestamp::ZERO);
+                table.active.push(key.clone());
+            }
+        }
+        self.urgent.notify_one();
     }
 
     /// Sends what is due.

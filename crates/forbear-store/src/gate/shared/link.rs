@@ -80,6 +80,11 @@ pub(crate) trait Link: Send + Sync + 'static {
     fn tick(&self) -> Tick {
         clock::of_the_machine()
     }
+
+    /// For how long the member's machine has been suspended, which that clock does not count, in microseconds.
+    fn suspended(&self) -> Tick {
+        clock::suspended()
+    }
 }
 
 /// What an answer of a store means, and what to do about it.

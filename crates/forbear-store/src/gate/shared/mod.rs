@@ -107,7 +107,7 @@ enum Purpose {
 impl<L: Link> SharedGates<L> {
     /// A member on a store that answers; `first` is its first answer.
     pub(crate) fn new(link: L, options: SharedOptions) -> SharedGates<L> {
-        let clock = StoreClock::new(link.tick());
+        let clock = StoreClock::new(link.tick(), link.suspended());
         let inner = Arc::new(Inner {
             link,
             clock,
@@ -504,8 +504,10 @@ impl<L: Link> Inner<L> {
         let sent = self.clock.tick();
         let answer = tokio::time::timeout(self.options.patience, self.link.swap(writes, tell)).await;
         let reply = answer.unwrap_or(Err(LinkError::Hung))?;
-        if let Some(time) = reply.time {
-            self.clock.observe(time, sent, self.clock.tick());
+        if let Some(time) = reply.time
+            && self.clock.observe(time, sent, self.clock.tick())
+        {
+            self.say_pauses_again();
         }
         let mut table = self.table.lock();
         table.counts.round_trips += 1;
@@ -587,7 +589,7 @@ impl<L: Link> Inner<L> {
 
     /// How far a record's moments are behind ours: by the steps of the store's clock that we have seen, or that we see by it.
     fn moved_us(&self, record: &Record, now: Timestamp) -> i64 {
-        let ahead = self.clock.ahead_us();
+        let ahead = self.clock.ahead_of_us(record.written);
         let written = record.written.as_micros().saturating_add_signed(ahead);
         let future = written.saturating_sub(now.as_micros());
         if future > FUTURE_US { ahead.saturating_sub_unsigned(future) } else { ahead }
