@@ -411,36 +411,9 @@ const SLACK: f64 = 2.5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::history::Seen;
 
-    /// Drives a limiter at these paces, each until it refuses, with a pause of a second after each refusal.
-    fn drive(paces: &[f64], mut admits: impl FnMut(f64) -> bool) -> (History, Vec<(f64, f64)>) {
-        let (mut history, mut edges, mut now) = (History::new(), Vec::new(), 0.0);
-        for pace in paces {
-            for _ in 0..100_000 {
-                now += 1.0 / pace;
-                history.started(now, 1.0);
-                if !admits(now) {
-                    history.refused(now, true);
-                    history.keep(Seen { at: now, probe: false, told: -1.0 });
-                    let mut failed = now;
-                    loop {
-                        let probe = failed + 1.0;
-                        history.probed(probe);
-                        if admits(probe) {
-                            edges.push((failed, probe));
-                            now = probe;
-                            break;
-                        }
-                        history.refused(probe, false);
-                        history.keep(Seen { at: probe, probe: true, told: -1.0 });
-                        failed = probe;
-                    }
-                    break;
-                }
-            }
-        }
-        (history, edges)
+    fn drive(paces: &[f64], admits: impl FnMut(f64) -> bool) -> (History, Vec<(f64, f64)>) {
+        crate::learn::drive::drive(paces, 0.0, admits, |_| {})
     }
 
     #[test]

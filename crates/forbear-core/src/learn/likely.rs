@@ -283,12 +283,14 @@ fn tops(levels: &mut [f64]) -> impl Iterator<Item = f64> + use<> {
     tops.into_iter().flatten().filter(move |top| (*top - std::mem::replace(&mut last, *top)).abs() >= 0.3)
 }
 
-/// A window whose level is known at a moment, where enough of the past is.
+/// A window whose level is known at a moment, where enough of the past is. `passed` tells of starts that were let through in the
+/// part of that number, with the levels before and after.
 fn windowed(
     parts: &[Part],
     (window, phase): (f64, f64),
     beat: f64,
     mut levels: impl FnMut(&Part, &mut Vec<Option<f64>>),
+    mut passed: impl FnMut(&mut Sum, usize, &Tick, (f64, f64)),
     wait: impl Fn(&Part, &Tick, f64) -> Option<f64>,
 ) -> Guess {
     let (mut all, mut met) = (Vec::new(), Vec::new());
@@ -302,7 +304,7 @@ fn windowed(
     let mut best = Guess::NONE;
     'tops: for top in tops(&mut met).filter(|top| *top >= FEWEST) {
         let mut sum = Sum::new(top, NOISE + FINE * top);
-        for (part, levels) in parts.iter().zip(&all) {
+        for (i, (part, levels)) in parts.iter().zip(&all).enumerate() {
             let (mut known, mut before) = (part.whole, f64::INFINITY);
             for (tick, level) in part.ticks.iter().zip(levels) {
                 let Some(level) = *level else {
@@ -310,7 +312,7 @@ fn windowed(
                     continue;
                 };
                 match tick.kind {
-                    What::Passed => sum.passed(before.min(level), level, tick.starts),
+                    What::Passed => passed(&mut sum, i, tick, (before, level)),
                     What::Probe => sum.probe_refused(level),
                     What::Refused if known => sum.refused(level),
                     What::Refused => sum.begin(),
@@ -330,6 +332,11 @@ fn windowed(
         best = best.or(Guess { score: sum.score, rate, number: top, window, phase });
     }
     best
+}
+
+/// Starts that were let through while a level went from one to the other.
+fn pass(sum: &mut Sum, _: usize, tick: &Tick, (before, level): (f64, f64)) {
+    sum.passed(before.min(level), level, tick.starts);
 }
 
 impl Sum {
@@ -357,7 +364,7 @@ pub(super) fn log(parts: &[Part], window: f64, counts: bool, beat: f64) -> Guess
     };
     // The oldest request of the window leaves it.
     let wait = |part: &Part, tick: &Tick, top: f64| Some(part.reached(tick.count - top)? + window - tick.at);
-    windowed(parts, (window, 0.0), beat, levels, wait)
+    windowed(parts, (window, 0.0), beat, levels, pass, wait)
 }
 
 /// Two counters, the last one weighted by how much of its window still overlaps.
@@ -370,7 +377,7 @@ pub(super) fn counter(parts: &[Part], (window, phase): (f64, f64), beat: f64) ->
                 .then(|| counted(tick, begun, window, &mut edge, &mut last))
         }));
     };
-    windowed(parts, (window, phase), beat, levels, |_, _, _| None)
+    windowed(parts, (window, phase), beat, levels, pass, |_, _, _| None)
 }
 
 /// The level of a sliding counter.
@@ -393,46 +400,21 @@ pub(super) fn begin(at: f64, window: f64, phase: f64) -> f64 {
 
 /// A fixed window. What counts is how full each window was at its end.
 pub(super) fn fixed(parts: &[Part], (window, phase): (f64, f64), beat: f64) -> Guess {
-    let mut met = Vec::new();
-    for part in parts {
+    let levels = |part: &Part, out: &mut Vec<Option<f64>>| {
         let mut edge = part.cursor();
-        for tick in part.firsts() {
+        out.extend(part.ticks.iter().map(|tick| {
             let begun = begin(tick.at, window, phase);
-            if part.whole || begun >= part.begins() {
-                met.push(tick.count - edge.at(begun));
-            }
-        }
-    }
-    let mut best = Guess::NONE;
-    'tops: for top in tops(&mut met).filter(|top| *top >= FEWEST) {
-        let mut sum = Sum::new(top, NOISE + FINE * top);
-        for part in parts {
-            let (mut known, mut edge, mut ends) = (part.whole, part.cursor(), part.cursor());
-            for tick in &part.ticks {
-                let begun = begin(tick.at, window, phase);
-                if !part.whole && begun < part.begins() {
-                    known |= sum.unknown(tick, known);
-                    continue;
-                }
-                let level = tick.count - edge.at(begun);
-                match tick.kind {
-                    What::Passed => pass_windows(&mut sum, part, tick, (window, begun), level, &mut ends),
-                    What::Probe => sum.probe_refused(level),
-                    What::Refused if known => sum.refused(level),
-                    What::Refused => sum.begin(),
-                }
-                known |= tick.kind == What::Refused;
-                sum.told(Some(begun + window - tick.at), tick);
-                if tick.kind == What::Refused && sum.score <= best.score.max(beat) {
-                    continue 'tops;
-                }
-            }
-            sum.end();
-        }
-        let rate = top / window;
-        best = best.or(Guess { score: sum.score, rate, number: top, window, phase });
-    }
-    best
+            (part.whole || begun >= part.begins()).then(|| tick.count - edge.at(begun))
+        }));
+    };
+    let mut ends: Vec<Cursor<'_>> = parts.iter().map(Part::cursor).collect();
+    let passed = |sum: &mut Sum, i: usize, tick: &Tick, (_, level): (f64, f64)| {
+        let begun = begin(tick.at, window, phase);
+        pass_windows(sum, &parts[i], tick, (window, begun), level, &mut ends[i]);
+    };
+    // A new window begins.
+    let wait = |_: &Part, tick: &Tick, _: f64| Some(begin(tick.at, window, phase) + window - tick.at);
+    windowed(parts, (window, phase), beat, levels, passed, wait)
 }
 
 /// Starts that were let through, some of them at the ends of windows.

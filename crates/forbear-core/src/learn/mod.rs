@@ -18,6 +18,8 @@ use crate::time::Timestamp;
 mod belief;
 mod budget;
 mod climb;
+#[cfg(test)]
+mod drive;
 mod fit;
 mod history;
 mod kept;

@@ -442,35 +442,10 @@ const LOGS: usize = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::learn::history::Seen;
 
-    /// Climbs slowly from each of these paces until it is refused, with a probe each second until one is let through.
-    fn drive(paces: &[f64], mut admits: impl FnMut(f64) -> bool) -> (History, Opening) {
-        let (mut history, mut opening, mut now) = (History::new(), Opening::new(), 0.0);
-        for pace in paces {
-            let mut rate = *pace;
-            for _ in 0..100_000 {
-                rate *= 1.0 + 0.0002 / rate;
-                now += 1.0 / rate;
-                history.started(now, 1.0);
-                if admits(now) {
-                    continue;
-                }
-                history.refused(now, true);
-                history.keep(Seen { at: now, probe: false, told: -1.0 });
-                loop {
-                    now += 1.0;
-                    history.probed(now);
-                    if admits(now) {
-                        break;
-                    }
-                    history.refused(now, false);
-                    history.keep(Seen { at: now, probe: true, told: -1.0 });
-                }
-                break;
-            }
-            opening.keep(&history);
-        }
+    fn drive(paces: &[f64], admits: impl FnMut(f64) -> bool) -> (History, Opening) {
+        let mut opening = Opening::new();
+        let (history, _) = crate::learn::drive::drive(paces, 0.0002, admits, |history| opening.keep(history));
         (history, opening)
     }
 
