@@ -668,3 +668,30 @@ fn blocked_pages_are_the_pages_until_there_are_five_in_a_row() {
     let (mut gate, sent) = with_in_flight(&policy, 1, t);
     assert_ne!(gate.blocked(&policy, sent[0], true, t, 0.0), Change::None, "a challenge is about us");
 }
+
+/// A hundred thousand a second, and then a limit: nothing that is looked for is beyond what was seen.
+#[test]
+fn l4_a_limit_met_at_a_great_pace_is_looked_for() {
+    let policy = ScopePolicy {
+        pace_start: f32::INFINITY,
+        concurrency_start: 60_000,
+        concurrency_max: 60_000,
+        ..ScopePolicy::default()
+    };
+    let (mut gate, mut now) = (Gate::new(&policy), Timestamp::from_secs(1_700_000_000));
+    let soon = Duration::from_millis(1);
+    for _ in 0..300_000 {
+        now = now.plus(Duration::from_micros(10));
+        let sent = gate.take(&policy, now, 1);
+        let _ = gate.succeeded(&policy, sent, now.plus(soon));
+    }
+    for _ in 0..4 {
+        let sent = gate.take(&policy, now, 1);
+        let _ = gate.refused(&policy, sent, Told::wait(Duration::from_secs(1)), now.plus(soon), 0.5);
+        now = now.plus(Duration::from_secs(3));
+        let sent = gate.take(&policy, now, 1);
+        let _ = gate.succeeded(&policy, sent, now.plus(soon));
+        study(&mut gate, now.plus(2 * soon));
+        assert!(gate.learned_rate().is_some_and(f32::is_finite));
+    }
+}

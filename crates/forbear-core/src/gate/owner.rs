@@ -351,7 +351,8 @@ impl Owner {
             return None;
         }
         let waiting = u32::try_from(self.starts.len()).unwrap_or(0);
-        let used: u64 = self.starts.iter().map(|(_, used)| used.as_micros() as u64).sum();
+        let used =
+            self.starts.iter().fold(0, |sum: u64, (_, used)| sum.wrapping_add(used.as_micros() as u64));
         let started = self.read.started.wrapping_sub(waiting);
         let used_us = self.read.used_us.wrapping_sub(used);
         Some((self.learner.kept(now), Marks { started, used_us, number: self.told, ..self.read }))

@@ -542,7 +542,7 @@ impl Learner {
         let pause = due.ended - it.at;
         let lost = cycle - it.accepted / found.certain.unwrap_or(found.rate);
         let avoidable = if stretch.first { 1.0 + f64::from(it.failed_probes) } else { it.refusals };
-        self.budget.incident(avoidable, lost.clamp(0.0, pause));
+        self.budget.incident(avoidable, lost.min(pause).max(0.0));
         self.rate = found.rate;
         self.climb.set(found.rate, found.limit, self.settle.margin());
         let forgiven = stretch.cheap && found.certain.is_some() && it.failed_probes == 0;

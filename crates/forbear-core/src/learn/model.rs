@@ -108,7 +108,7 @@ impl Model {
     /// Looks for what explains the past up to this incident. Takes up to a few milliseconds.
     pub(super) fn search(&mut self, it: &Incident, reopened: f64) {
         let mean = (self.history.count(it.at) / it.at.max(0.1)).max(0.01);
-        let (low, high) = (mean * 0.2, (it.pace * 1.3).clamp(mean * 1.5, 1e5));
+        let (low, high) = (mean * 0.2, (it.pace * 1.3).min(FASTEST).max(mean * 1.5));
         let longest = (reopened - self.history.begins()).max(2.0);
         self.cut = false;
         loop {
@@ -206,6 +206,8 @@ const HOLDS: f64 = 0.01;
 const MORE: f64 = 1.05;
 /// And refused at less within so many windows, it is another one.
 const SOON: f64 = 6.0;
+/// Nobody limits so many a second, unless they were let through.
+const FASTEST: f64 = 1e5;
 /// Windows that are shorter look like buckets.
 const SHORTEST: f64 = 0.4;
 const EDGES: usize = 6;

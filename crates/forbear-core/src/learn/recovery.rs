@@ -79,7 +79,7 @@ impl Recovery {
             self.firsts = 0;
             self.quick = (self.quick * 3.0).min(self.least);
             let fits = self.this_failed < self.passed && gap > self.failed;
-            self.agreeing = if fits { self.agreeing + 1 } else { 0 };
+            self.agreeing = if fits { self.agreeing.saturating_add(1) } else { 0 };
             self.failed = if fits { self.failed.max(self.this_failed) } else { self.this_failed };
             self.passed = if fits { self.passed.min(gap) } else { gap };
         }

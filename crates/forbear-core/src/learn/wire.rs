@@ -119,7 +119,8 @@ impl Crowd {
     pub(super) fn cap(&self) -> Option<u32> {
         let (mean, sure) = self.excess();
         let met = self.refusals >= STARTING + 6;
-        (met && mean >= 0.22 && sure >= 3.8).then(|| if self.times >= 2 { self.fewest - 1 } else { 0 })
+        (met && mean >= 0.22 && sure >= 3.8)
+            .then(|| if self.times >= 2 { self.fewest.saturating_sub(1) } else { 0 })
     }
 
     /// There may be one.

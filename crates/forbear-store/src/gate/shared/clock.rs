@@ -63,13 +63,22 @@ impl Anchor {
         self.ahead_us = self.ahead_us.saturating_sub_unsigned(by);
         self.steps.rotate_right(1);
         // Who has not heard of the step writes in the old time for some seconds, and who has in the new one.
-        self.steps[0] = (thought + (by / 2).max(by.saturating_sub(OLD_US)), by);
+        let until_us = thought.saturating_add((by / 2).max(by.saturating_sub(OLD_US)));
+        self.steps[0] = (until_us, by);
     }
 
-    /// The store's clock is `by` microseconds behind what it was thought to be. What it has may be of before or after.
+    /// The store's clock is `by` microseconds behind what it was thought to be: so much less are the last steps forward. Beyond
+    /// these what it has may be of before or after.
     fn set_back(&mut self, by: u64) {
         self.ahead_us = self.ahead_us.saturating_add_unsigned(by);
-        self.steps = Default::default();
+        let mut left = by;
+        for (until_us, forward) in &mut self.steps {
+            let less = left.min(*forward);
+            (*forward, left) = (*forward - less, left - less);
+            if *forward == 0 {
+                *until_us = 0;
+            }
+        }
     }
 }
 
@@ -93,13 +102,13 @@ impl StoreClock {
         let mut anchor = self.anchor.lock();
         let store_us = store.as_micros();
         let known = anchor.store_us != 0;
-        let thought = anchor.store_us + received_us.saturating_sub(anchor.at_us);
+        let thought = anchor.store_us.saturating_add(received_us.saturating_sub(anchor.at_us));
         let round_trip_us = received_us.saturating_sub(sent_us);
-        let back = thought.saturating_sub(store_us + round_trip_us);
+        let back = thought.saturating_sub(store_us.saturating_add(round_trip_us));
         if known && back > STEP_US {
             anchor.set_back(back);
         }
-        let forward = store_us.saturating_sub(thought + anchor.round_trip_us);
+        let forward = store_us.saturating_sub(thought.saturating_add(anchor.round_trip_us));
         let mut is_set_forward = false;
         if known && forward > STEP_US {
             // The time that the machine was suspended has passed for the store as well.
@@ -122,7 +131,7 @@ impl StoreClock {
     /// The present moment, on our side of the steps of the store's clock.
     pub(super) fn now(&self) -> Timestamp {
         let anchor = *self.anchor.lock();
-        let store_us = anchor.store_us + self.tick().saturating_sub(anchor.at_us);
+        let store_us = anchor.store_us.saturating_add(self.tick().saturating_sub(anchor.at_us));
         let now = store_us.saturating_add_signed(anchor.ahead_us);
         Timestamp::from_micros(self.last.fetch_max(now, Relaxed).max(now))
     }
@@ -205,6 +214,11 @@ mod tests {
         assert_eq!(clock.ahead_of_us(at(1_000_000)).abs() / 1_000_000, 0);
         assert_eq!(clock.ahead_of_us(at(1_000_008)).abs() / 1_000_000, 0, "by one who has not heard of it");
         assert_eq!(clock.ahead_of_us(at(1_000_300)), ahead);
+        // It was set too far, and a little back again: what is old is as old as before.
+        assert!(!clock.observe(at(1_000_297), tick + 1_000_500, tick + 1_000_600));
+        assert!(clock.now() < at(1_000_060), "our time goes on");
+        assert!((-1..=1).contains(&(clock.ahead_of_us(at(1_000_000)) / 1_000_000)), "{}", clock.ahead_us());
+        assert!((-298_000_000..-294_000_000).contains(&clock.ahead_of_us(at(1_000_300))));
     }
 
     #[test]

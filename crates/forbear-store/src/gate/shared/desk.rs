@@ -100,7 +100,8 @@ impl<L: Link> Desk<L> {
             step(&mut gate, now);
             record.state = gate.to_state();
             record.state.in_flight = 0;
-            (record.revision, record.writer, record.written) = (record.revision + 1, fastrand::u64(1..), now);
+            (record.revision, record.writer, record.written) =
+                (record.revision.saturating_add(1), fastrand::u64(1..), now);
             let expect = value.map(|value| value[..super::record::TAG].to_vec()).unwrap_or_default();
             let value = record.encode();
             let shown = scope_of(key, &value, now);

@@ -39,8 +39,10 @@ pub(super) struct Entry {
     pub(super) landed: Arc<Notify>,
     /// A record that was called out meanwhile.
     pub(super) called: Option<Record>,
-    /// The gate with a pause that is to be written.
-    closing: Option<State>,
+    /// The gate with a pause that this member was told and is about to write, and by which update.
+    closing: Option<(State, u64)>,
+    /// The gate with a pause that another member is about to write, and until when that is believed.
+    heard: Option<(State, Timestamp)>,
     /// When the store was last seen to have `base`.
     pub(super) seen: Timestamp,
     /// Since when something is here that the store has not.
@@ -100,6 +102,7 @@ impl Entry {
             landed: Arc::default(),
             called: None,
             closing: None,
+            heard: None,
             seen: Timestamp::ZERO,
             dirty: None,
             recent: (Timestamp::ZERO, 0),
@@ -289,7 +292,9 @@ impl Entry {
             owner,
             learned,
         };
-        let member = Member { id: me, places: held, waiting: self.waiting, until: now.plus(MEMBER_FOR) };
+        let rated = self.policy.learn && !self.policy.rates.is_empty();
+        let member =
+            Member { id: me, places: held, waiting: self.waiting, until: now.plus(MEMBER_FOR), rated };
         record.note(member, now);
         (record, slots)
     }
@@ -354,21 +359,38 @@ impl Entry {
     }
 
     /// The scope is shut as soon as that is written: nothing starts here from now on.
-    pub(super) fn closes(&mut self, after: &State) {
-        self.closing = Some(after.clone());
+    pub(super) fn closes(&mut self, after: &State, update: u64) {
+        self.closing = Some((after.clone(), update));
     }
 
-    /// `before` as it will be when the pause is written that this member was told.
+    /// That update is over: the pause is written by now, or it came to nothing.
+    pub(super) fn has_closed(&mut self, update: u64) {
+        self.closing.take_if(|(_, by)| *by == update);
+    }
+
+    /// `before` as it will be when the pause is written that is about to be. Whoever waits for its end asks again soon, for it
+    /// may come to nothing: what was counted up to it may have been counted anew by then.
     pub(super) fn closing(&self, before: &State, now: Timestamp) -> Option<State> {
-        let closing = self.closing.as_ref().filter(|closing| now < closing.paused_until)?;
-        shut_by(closing, before)
+        let heard = self.heard.as_ref().filter(|(_, until)| now < *until).map(|(state, _)| state);
+        let told = self.closing.as_ref().map(|(state, _)| state);
+        let shut = told.into_iter().chain(heard).find_map(|closing| shut_by(closing, before));
+        let mut shut = shut.filter(|shut| now < shut.paused_until)?;
+        shut.paused_until = shut.paused_until.min(now.plus(CLOSING));
+        // Nothing is written of it, so no probe can be let out by it.
+        shut.early_probe_at = Timestamp::ZERO;
+        Some(shut)
     }
 
-    /// Another member was told to pause, and has not written it yet. Nothing of it is this member's to write: whoever was told
-    /// counts the incident.
-    pub(super) fn heard_of_pause(&mut self, theirs: &Record) {
-        if let Some(shut) = shut_by(&theirs.state, &self.local) {
-            self.local = shut;
+    /// Whether nothing but a probe may go out any more.
+    pub(super) fn is_closed(&self, now: Timestamp) -> bool {
+        self.local.shut || self.closing(&self.local, now).is_some()
+    }
+
+    /// Another member was told to pause, and has not written it yet. Nothing of it is this member's to write, and it is believed
+    /// as long as such a write may take; it is called out again if that is longer.
+    pub(super) fn heard_of_pause(&mut self, theirs: Record, now: Timestamp) {
+        if shut_by(&theirs.state, &self.local).is_some() {
+            self.heard = Some((theirs.state, now.plus(CLOSING)));
         }
     }
 
@@ -396,6 +418,12 @@ impl Entry {
 
     /// The store is gone: from here on this member has only its share.
     pub(super) fn part(&mut self, me: u64, now: Timestamp) {
+        if let Some((heard, _)) = self.heard.take().filter(|(_, until)| now < *until)
+            && heard.paused_until != Timestamp::MAX
+            && let Some(shut) = shut_by(&heard, &self.local)
+        {
+            self.local = shut; // nobody will write it now
+        }
         self.flying = None;
         self.lead = None;
         self.drop_slots(now);
@@ -615,7 +643,9 @@ const FLUSH: Duration = Duration::from_millis(200);
 const FRESH: Duration = Duration::from_secs(1);
 /// How often the store is asked whether it still has a pause.
 const REMIND: Duration = Duration::from_millis(500);
+/// So long a pause that is about to be written is believed: longer than a write takes, and it is said again with each try.
+const CLOSING: Duration = Duration::from_secs(3);
 /// A member that shows no sign of life for so long has nothing on the wire.
-const MEMBER_FOR: Duration = Duration::from_secs(10);
+pub(super) const MEMBER_FOR: Duration = Duration::from_secs(10);
 /// F1: of the pace, all members together use so much without the store.
 const SHARE: f64 = 0.9;

@@ -23,6 +23,8 @@ pub(super) struct Flight {
     pub(super) tell: bool,
     /// How often the store had been lost when it was asked.
     pub(super) losses: u64,
+    /// How far this member's time was ahead of the store's when it was written down.
+    pub(super) ahead_us: i64,
     progress: Mutex<Progress>,
     done: Notify,
 }
@@ -79,8 +81,14 @@ enum Progress {
 }
 
 impl Flight {
-    pub(super) fn new(parts: Vec<Part>, legs: Vec<Leg>, tell: bool, losses: u64) -> Flight {
-        Flight { parts, legs, tell, losses, progress: Mutex::new(Progress::Flying), done: Notify::new() }
+    pub(super) fn new(
+        parts: Vec<Part>,
+        legs: Vec<Leg>,
+        tell: bool,
+        (losses, ahead_us): (u64, i64),
+    ) -> Flight {
+        let (progress, done) = (Mutex::new(Progress::Flying), Notify::new());
+        Flight { parts, legs, tell, losses, ahead_us, progress, done }
     }
 
     /// It has landed; false if nobody is there to hear it.

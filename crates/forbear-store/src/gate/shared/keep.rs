@@ -37,12 +37,7 @@ impl<L: Link> Inner<L> {
                 return;
             }
             if record.is_notice() {
-                let was = entry.pause();
-                entry.heard_of_pause(&record);
-                let change = SharedChange::since(was, &entry.local);
-                table.active.push(key.clone());
-                drop(table);
-                return self.tell_changed(vec![(key, change)]);
+                return entry.heard_of_pause(record, now);
             }
             if !entry.is_news(&record) {
                 return;

@@ -53,6 +53,9 @@ impl Entry {
         now: Timestamp,
         state: &mut State,
     ) -> (Option<Lease>, Option<(Kept, Marks)>) {
+        if self.lead.is_some() && self.leaves_the_lead(me, now) {
+            return self.hand_over(me, now);
+        }
         let Some(base) = &self.base else { return (None, None) };
         let (mut owner, mut learned) = (base.owner, base.learned);
         let until = now.plus(LEASE);
@@ -71,7 +74,7 @@ impl Entry {
             }
         } else if base.live_owner(now).is_none() {
             let read = base.learned.as_ref().map(|(_, read)| read);
-            if Owner::is_wanted(&self.policy, state, read) && !self.leaves_the_lead(state, now) {
+            if Owner::is_wanted(&self.policy, state, read) && !self.leaves_the_lead(me, now) {
                 let fence = owner.map_or(0, |owner| owner.fence).wrapping_add(1);
                 owner = Some(Lease { id: me, fence, until });
             }
@@ -81,16 +84,24 @@ impl Entry {
 
     /// Whether a member that knows no rate of the scope leaves it to one that was told one: what is learned has that as its
     /// ceiling.
-    fn leaves_the_lead(&self, state: &State, now: Timestamp) -> bool {
-        let recently = |clock: &u64| Timestamp::from_micros(clock / 1000).plus(RATED) > now;
-        self.policy.rates.is_empty() && state.clocks.iter().any(recently)
+    fn leaves_the_lead(&self, me: u64, now: Timestamp) -> bool {
+        let rated = |base: &Record| {
+            let mut others = base.members.iter().filter(|member| member.id != me && now < member.until);
+            others.any(|member| member.rated)
+        };
+        self.policy.rates.is_empty() && self.base.as_ref().is_some_and(rated)
     }
 
-    /// This member goes, and another may learn of the scope at once.
-    pub(super) fn hand_over(&mut self, record: &mut Record) {
-        if let Some(lead) = self.lead.take() {
-            record.owner = Some(Lease { id: record.writer, fence: lead.fence, until: record.written });
-            record.learned = lead.owner.kept(record.written).or(record.learned);
+    /// This member learns of the scope no more, and another may at once: the lease and what was learned, for the record.
+    pub(super) fn hand_over(&mut self, me: u64, now: Timestamp) -> (Option<Lease>, Option<(Kept, Marks)>) {
+        let base = self.base.as_ref();
+        let (owner, learned) = base.map_or((None, None), |base| (base.owner, base.learned));
+        match self.lead.take() {
+            Some(lead) => {
+                let owner = Lease { id: me, fence: lead.fence, until: now };
+                (Some(owner), lead.owner.kept(now).or(learned))
+            }
+            None => (owner, learned),
         }
     }
 
@@ -210,15 +221,13 @@ impl Entry {
 }
 
 /// Without a sign of life the owner of a scope is believed to be gone after so long.
-const LEASE: Duration = Duration::from_secs(2);
+pub(super) const LEASE: Duration = Duration::from_secs(2);
 /// It shows one when so much is left.
 const RENEW: Duration = Duration::from_millis(1200);
 /// How often what was learned goes into the record, beside the end of each incident.
 const KEEP: Duration = Duration::from_secs(1);
 /// A scope that was not used for so long needs nobody who learns of it.
 const REST: Duration = Duration::from_secs(60);
-/// So long after the last start under a configured rate, somebody is believed to be there who was given one.
-const RATED: Duration = Duration::from_secs(30);
 /// A pace that is another one by such a share is not kept back.
 const MOVES: f32 = 0.015;
 /// No diary has more starts.

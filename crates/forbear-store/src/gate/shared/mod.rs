@@ -91,6 +91,40 @@ enum Turn<L: Link, R> {
     Wait(OwnedNotified, Standby<L>),
 }
 
+/// The scopes that an update is about to shut, until it is over, whichever way.
+struct Closing<'a, L: Link> {
+    inner: &'a Inner<L>,
+    keys: Vec<ScopeKey>,
+    /// Its number, once it shuts something.
+    update: u64,
+}
+
+impl<L: Link> Closing<'_, L> {
+    fn notes(&mut self, key: &ScopeKey) -> u64 {
+        if self.update == 0 {
+            self.update = fastrand::u64(1..);
+        }
+        if !self.keys.contains(key) {
+            self.keys.push(key.clone());
+        }
+        self.update
+    }
+}
+
+impl<L: Link> Drop for Closing<'_, L> {
+    fn drop(&mut self) {
+        if self.keys.is_empty() {
+            return;
+        }
+        let mut table = self.inner.table.lock();
+        for key in &self.keys {
+            if let Some(entry) = table.entries.get_mut(key) {
+                entry.has_closed(self.update);
+            }
+        }
+    }
+}
+
 /// What a write is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Purpose {
@@ -171,8 +205,9 @@ impl<L: Link> GateStore for SharedGates<L> {
         scopes: &[BoundScope],
         mut step: impl FnMut(&mut [Gate], Timestamp) -> R + Send,
     ) -> Result<R, StoreError> {
+        let mut closing = Closing { inner: &self.0, keys: Vec::new(), update: 0 };
         loop {
-            match self.0.attempt(scopes, &mut step)? {
+            match self.0.attempt(scopes, &mut step, &mut closing)? {
                 Turn::Done(answer) => return Ok(answer),
                 Turn::Again => {}
                 Turn::Wait(landed, standby) => {
@@ -181,8 +216,8 @@ impl<L: Link> GateStore for SharedGates<L> {
                 }
                 Turn::Fly(flight, answer) => {
                     let passenger = Passenger::new(&self.0, flight.clone());
-                    self.0.runtime.spawn(self.0.clone().fly(flight));
-                    if passenger.landing().await == Landing::Written {
+                    self.0.runtime.spawn(self.0.clone().fly(flight.clone()));
+                    if passenger.landing().await == Landing::Written && !self.0.is_overtaken(&flight) {
                         return Ok(answer);
                     }
                 }
@@ -213,10 +248,29 @@ impl<L: Link> GateStore for SharedGates<L> {
 }
 
 impl<L: Link> Inner<L> {
+    /// Whether the scope was shut while a start in it was being written. Then the start is given back: it is not sent into a pause
+    /// that is known here (P1).
+    fn is_overtaken(&self, flight: &Flight) -> bool {
+        if !flight::starts(&flight.parts) {
+            return false;
+        }
+        let now = self.clock.now();
+        let overtaken = {
+            let table = self.table.lock();
+            let closed = |part: &Part| table.entries.get(&part.key).is_some_and(|entry| entry.is_closed(now));
+            flight.parts.iter().any(|part| !part.private && !part.after.shut && closed(part))
+        };
+        if overtaken {
+            self.settle(&flight.parts, Landing::Written);
+        }
+        overtaken
+    }
+
     fn attempt<R>(
         self: &Arc<Self>,
         scopes: &[BoundScope],
         step: &mut impl FnMut(&mut [Gate], Timestamp) -> R,
+        closing: &mut Closing<'_, L>,
     ) -> Result<Turn<L, R>, StoreError> {
         let mut table = self.table.lock();
         let table = &mut *table;
@@ -293,7 +347,7 @@ impl<L: Link> Inner<L> {
         }
         for part in parts.iter().filter(|part| part.shuts() && !part.private) {
             if let Some(entry) = table.entries.get_mut(&part.key) {
-                entry.closes(&part.after);
+                entry.closes(&part.after, closing.notes(&part.key));
             }
         }
         Ok(match table.flying(&parts) {
@@ -386,7 +440,7 @@ impl<L: Link> Inner<L> {
                     entry.record(&part.before, &part.after, (self.me, now, fastrand::u64(1..)), queue);
                 if leaves {
                     record.forget(self.me);
-                    entry.hand_over(&mut record);
+                    (record.owner, record.learned) = entry.hand_over(self.me, now);
                 }
                 let crowded = part.after.in_flight <= part.before.in_flight && entry.is_crowded(self.me, now);
                 tell |= crowded
@@ -414,7 +468,7 @@ impl<L: Link> Inner<L> {
                 leg.writes.push(write);
             }
         }
-        Arc::new(Flight::new(parts, legs, tell, table.losses))
+        Arc::new(Flight::new(parts, legs, tell, (table.losses, ahead)))
     }
 
     async fn fly(self: Arc<Self>, flight: Arc<Flight>) {
@@ -533,6 +587,11 @@ impl<L: Link> Inner<L> {
                 } else {
                     let value = found.next().flatten();
                     self.learn(entry, &part.key, value.as_deref(), now, &mut changed);
+                }
+                if written && entry.local.shut && flight.ahead_us > self.clock.ahead_us() {
+                    // The answer told that the store's clock was set forward: it was written in its old time.
+                    entry.dirty = Some(Timestamp::ZERO);
+                    self.urgent.notify_one();
                 }
                 entry.flying = None;
                 entry.landed.notify_waiters();

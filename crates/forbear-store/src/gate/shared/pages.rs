@@ -124,7 +124,7 @@ impl Entry {
         let refused = |how| What::Refused {
             how,
             sent: Timestamp::from_micros(self.s),
-            in_flight: self.f,
+            in_flight: self.f.max(1),
             told: self.w.map(Duration::from_micros),
         };
         let (rate, limit) = (self.r.unwrap_or(f64::INFINITY), self.l.unwrap_or(f64::INFINITY));

@@ -9,7 +9,11 @@ use forbear_core::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::pages::{Numbers, Pages, marks, moments_of, numbers};
+use super::{
+    entry::MEMBER_FOR,
+    lead::LEASE,
+    pages::{Numbers, Pages, marks, moments_of, numbers},
+};
 use crate::gate::record::Learned;
 
 /// The version of the records that this program writes.
@@ -68,6 +72,9 @@ pub(super) struct Member {
     /// When they come back by themselves, unless it shows a sign of life.
     #[serde(rename = "t", with = "moment")]
     pub(super) until: Timestamp,
+    /// It was told a rate of the scope, and may learn of it.
+    #[serde(rename = "r", default, skip_serializing_if = "usual")]
+    pub(super) rated: bool,
 }
 
 /// Why the value of a key cannot be used.
@@ -152,7 +159,7 @@ impl Record {
         }
         let mut body: Body = serde_json::from_slice(body).map_err(|_| RecordFault::Malformed)?;
         body.members.truncate(MEMBERS_MAX);
-        Ok(Record {
+        let mut record = Record {
             lineage: number(0)?,
             revision: number(1)?,
             writer: number(2)?,
@@ -161,7 +168,24 @@ impl Record {
             members: body.members,
             owner: body.owner,
             learned: body.learned.map(|(learned, read)| (learned.kept(Timestamp::from_micros), marks(read))),
-        })
+        };
+        // What is compared must be what would be written.
+        if record.written > LATEST || record.revision == u64::MAX || record.tag() != tag.as_bytes() {
+            return Err(RecordFault::Malformed);
+        }
+        record.bound();
+        Ok(record)
+    }
+
+    /// What has happened was before it was written, and nobody's lease is longer than a lease.
+    fn bound(&mut self) {
+        let written = self.written;
+        let state = &mut self.state;
+        let events = state.diary.events.iter_mut().flat_map(moments_of);
+        let past = [&mut state.closed_at, &mut state.opened_at].into_iter();
+        past.chain(&mut state.diary.starts).chain(events).for_each(|at| *at = (*at).min(written));
+        self.members.iter_mut().for_each(|member| member.until = member.until.min(written.plus(MEMBER_FOR)));
+        self.owner.iter_mut().for_each(|owner| owner.until = owner.until.min(written.plus(LEASE)));
     }
 
     /// Who learns of it at `now`.
@@ -237,6 +261,15 @@ impl Record {
             }
         }
         let seconds = i32::try_from(us / 1_000_000).unwrap_or(if us < 0 { i32::MIN } else { i32::MAX });
+        // These are the last digits of a moment.
+        let ms = us / 1000;
+        if s.linear_ms != 0 {
+            s.stepped_ms = s.stepped_ms.wrapping_add(ms as u32);
+        }
+        if s.last_cut_ms != 0 {
+            s.last_cut_ms = s.last_cut_ms.wrapping_add(ms as u32);
+        }
+        s.cap_grown_ms = s.cap_grown_ms.wrapping_add(ms as u16);
         for second in [&mut s.last_refusal_s, &mut s.last_used_s, &mut s.retry_refilled_s] {
             if *second != 0 {
                 *second = second.saturating_add_signed(seconds);
@@ -258,6 +291,8 @@ impl Record {
     }
 }
 
+/// No clock is right that shows the year 2200.
+const LATEST: Timestamp = Timestamp::from_secs(7_258_118_400);
 /// More processes on one scope than this share a member's place.
 const MEMBERS_MAX: usize = 1024;
 /// A gate that nobody uses is forgiven after ten minutes; later it is as good as a new one.
@@ -479,7 +514,13 @@ mod tests {
         let mut gate = Gate::new(&policy);
         let sent = gate.take(&policy, now, 1);
         let _ = gate.refused(&policy, sent, Told::wait(Duration::from_secs(60)), now, 0.5);
-        let members = vec![Member { id: 7, places: 3, waiting: 0, until: now.plus(Duration::from_secs(10)) }];
+        let members = vec![Member {
+            id: 7,
+            places: 3,
+            waiting: 0,
+            until: now.plus(Duration::from_secs(10)),
+            rated: true,
+        }];
         let kept = Kept {
             at: now,
             pace: 4.0,
@@ -557,8 +598,52 @@ mod tests {
         assert_eq!((record.users(1, now), record.rank(9, now)), (2, 1));
         let later = now.plus(Duration::from_secs(11));
         assert_eq!((record.others(1, later), record.users(1, later)), (0, 1));
-        record
-            .note(Member { id: 1, places: 2, waiting: 0, until: later.plus(Duration::from_secs(1)) }, later);
+        record.note(
+            Member { id: 1, places: 2, waiting: 0, until: later.plus(Duration::from_secs(1)), rated: false },
+            later,
+        );
         assert_eq!(record.members.len(), 1, "whose time is over is forgotten");
+    }
+
+    #[test]
+    fn f1_a_record_with_impossible_moments_is_bounded_or_refused() {
+        let now = Timestamp::from_secs(1_000_000);
+        let far = now.plus(Duration::from_secs(1_000_000));
+        let mut record = Record::of(&Gate::new(&ScopePolicy::default()), 1, now);
+        record.revision = 5;
+        record.members = vec![Member { id: 7, places: u16::MAX, waiting: 0, until: far, rated: false }];
+        record.owner = Some(Lease { id: 7, fence: 1, until: far });
+        (record.state.closed_at, record.state.opened_at) = (far, far);
+        record.state.diary.starts = vec![now, far];
+        let read = Record::decode(&record.encode()).unwrap();
+        assert_eq!(read.members[0].until, now.plus(MEMBER_FOR));
+        assert_eq!(read.owner.unwrap().until, now.plus(LEASE));
+        assert_eq!((read.state.closed_at, read.state.opened_at), (now, now));
+        assert_eq!(read.state.diary.starts, [now, now]);
+        for impossible in [
+            Record { written: Timestamp::MAX, ..record.clone() },
+            Record { written: Timestamp::from_micros(1 << 62), ..record.clone() },
+            Record { revision: u64::MAX, ..record.clone() },
+        ] {
+            assert!(matches!(Record::decode(&impossible.encode()), Err(RecordFault::Malformed)));
+        }
+    }
+
+    #[test]
+    fn b4_a_way_up_by_time_goes_on_where_it_was_on_another_clock() {
+        let (policy, now) = (ScopePolicy::default(), Timestamp::from_secs(1_000_000));
+        let mut record = Record::of(&Gate::new(&policy), 1, now);
+        let state = &mut record.state;
+        (state.rate, state.linear_ms, state.linear_goal) = (Some(1.0), 10_000, 10.0);
+        state.stepped_ms = (now.as_micros() / 1000) as u32;
+        let rates = [0, 300_000_000, -300_000_000].map(|us| {
+            let mut moved = record.clone();
+            moved.shift(us);
+            let mut gate = Gate::from_state(&moved.state);
+            let _ = gate.take(&policy, moved.written.plus(Duration::from_millis(100)), 1);
+            gate.to_state().rate
+        });
+        assert_eq!((rates[1], rates[2]), (rates[0], rates[0]));
+        assert!(rates[0].is_some_and(|rate| rate < 2.0), "{rates:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         OnceLock,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -23,6 +23,8 @@ struct World {
     values: Mutex<HashMap<String, Vec<u8>>>,
     listeners: Mutex<Vec<Arc<OnceLock<Listener>>>>,
     delays: Mutex<Delays>,
+    /// The store's clock was set forward by so many microseconds.
+    ahead_us: AtomicU64,
     /// Each scope lies in a place of its own, and none of them has the store's clock.
     in_places: bool,
 }
@@ -93,7 +95,9 @@ impl WorldLink {
 impl Link for WorldLink {
     async fn swap(&self, writes: &[Write], tell: bool) -> Result<Reply, LinkError> {
         self.world.delay().await;
-        let time = Timestamp::from_secs(1_000_000).plus(Duration::from_micros(clock::of_the_machine()()));
+        let ahead_us = self.world.ahead_us.load(SeqCst);
+        let passed = Duration::from_micros(clock::of_the_machine()() + ahead_us);
+        let time = Timestamp::from_secs(1_000_000).plus(passed);
         let found: Vec<Option<Vec<u8>>> = {
             let mut values = self.world.values.lock();
             let found: Vec<_> = writes.iter().map(|write| values.get(&write.key).cloned()).collect();
@@ -340,4 +344,112 @@ async fn l5_who_has_no_configured_rate_leaves_the_lead_to_one_that_has() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert_eq!((bare.learns_of(), rated.learns_of()), (0, 1));
+}
+
+async fn refuse(gates: &SharedGates<WorldLink>, scope: &BoundScope, sent: Sent, wait: Duration) {
+    let step = |gates: &mut [Gate], now| {
+        let told = Told { wait: Some(wait), ..Told::nothing() };
+        let _ = gates[0].refused(&scope.policy, sent, told, now, 0.0);
+    };
+    gates.update(std::slice::from_ref(scope), step).await.unwrap();
+}
+
+fn left(gates: &SharedGates<WorldLink>, scope: &BoundScope) -> Duration {
+    let table = gates.0.table.lock();
+    let local = &table.entries[&scope.key].local;
+    if local.shut { local.paused_until.since(gates.0.clock.now()) } else { Duration::ZERO }
+}
+
+/// What `one` would call out if it were told to wait for two minutes now, and could not write it.
+fn notice(one: &SharedGates<WorldLink>, scope: &BoundScope) -> Vec<u8> {
+    let table = one.0.table.lock();
+    let mut record = table.entries[&scope.key].base.clone().unwrap().to_notice();
+    let now = one.0.clock.now();
+    record.writer = one.0.me;
+    (record.written, record.state.shut, record.state.closed_at) = (now, true, now);
+    record.state.paused_until = now.plus(Duration::from_secs(120));
+    record.encode()
+}
+
+/// Members hear of a pause that never comes to be written, since what was counted up to it was counted anew.
+#[tokio::test]
+async fn p1_a_pause_that_is_never_written_is_soon_forgotten() {
+    let world = Arc::new(World::default());
+    let (one, other, a) = (world.member(), world.member(), scope(8));
+    one.greet().await.unwrap();
+    other.greet().await.unwrap();
+    let first = take(&one, &a).await.unwrap();
+    let second = take(&other, &a).await.unwrap();
+    other.0.hear(Push::Value(a.key.as_str().to_owned(), notice(&one, &a)));
+    assert!(take(&other, &a).await.is_none(), "nothing starts meanwhile");
+    // What is reported meanwhile does not write it.
+    succeed(&other, &a, second).await;
+    other.0.flush();
+    turns(20).await;
+    let record = Record::decode(&world.values.lock()[a.key.as_str()]).unwrap();
+    assert!(!record.state.shut, "it is nobody's to write but its own member's");
+    succeed(&one, &a, first).await;
+    for _ in 0..100 {
+        if take(&other, &a).await.is_some() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it is shut for ever");
+}
+
+/// A start is being written while its member, or another one, is told to wait: it is not sent.
+#[tokio::test]
+async fn p1_a_start_that_lands_after_a_pause_was_told_is_given_back() {
+    for by_itself in [true, false] {
+        let world = Arc::new(World::default());
+        let (one, other, a) = (world.member(), world.member(), scope(8));
+        one.greet().await.unwrap();
+        other.greet().await.unwrap();
+        let sent = take(&one, &a).await.unwrap();
+        let go = Arc::new(Notify::new());
+        *world.delays.lock() = Delays::Held(go.clone());
+        let start = tokio::spawn({
+            let (one, a) = (one.clone(), a.clone());
+            async move { take(&one, &a).await }
+        });
+        turns(10).await;
+        let report = by_itself.then(|| {
+            let (one, a) = (one.clone(), a.clone());
+            tokio::spawn(async move { refuse(&one, &a, sent, Duration::from_secs(60)).await })
+        });
+        if !by_itself {
+            let mut told = Record::decode(&notice(&one, &a)).unwrap();
+            told.writer = other.0.me;
+            one.0.hear(Push::Value(a.key.as_str().to_owned(), told.encode()));
+        }
+        turns(10).await;
+        *world.delays.lock() = Delays::None;
+        go.notify_waiters();
+        assert!(start.await.unwrap().is_none(), "sent into a pause that was known");
+        if let Some(report) = report {
+            report.await.unwrap();
+            assert_eq!(one.0.table.lock().entries[&a.key].own, 0, "its place is given back");
+        }
+    }
+}
+
+/// The answer to the write of a pause is what tells that the store's clock was set.
+#[tokio::test]
+async fn t1_a_pause_that_meets_the_step_itself_is_written_again() {
+    let world = Arc::new(World::default());
+    let (one, a) = (world.member(), scope(8));
+    let policy = ScopePolicy { learn: false, ..ScopePolicy::clone(&a.policy) };
+    let a = BoundScope { policy: Arc::new(policy), ..a };
+    one.greet().await.unwrap();
+    let sent = take(&one, &a).await.unwrap();
+    world.ahead_us.store(300_000_000, SeqCst);
+    refuse(&one, &a, sent, Duration::from_secs(600)).await;
+    one.0.flush();
+    turns(40).await;
+    let late = world.member();
+    late.greet().await.unwrap();
+    assert!(take(&late, &a).await.is_none());
+    let least = Duration::from_secs(500);
+    assert!(left(&one, &a) > least && left(&late, &a) > least, "{:?}, {:?}", left(&one, &a), left(&late, &a));
 }
