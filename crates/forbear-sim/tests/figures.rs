@@ -83,6 +83,24 @@ fn l3_nothing_bans_twice_and_few_are_refused_together() {
     }
 }
 
+/// Three refusals within ten seconds are a ban: the two that a start costs, and one more.
+#[test]
+fn l3_a_short_job_is_banned_once_at_most() {
+    let jobs = sets::jobs();
+    let bans: Vec<_> = jobs.iter().filter(|job| job.name.starts_with("ban")).collect();
+    assert_eq!(bans.len(), 5);
+    let mut banned = 0;
+    for job in bans {
+        for seed in 1..=12 {
+            let scenario = Scenario { seed, ..job.scenario.clone() };
+            let report = play(&scenario, "jobs gate");
+            assert!(report.bans <= 1, "at {}/s, seed {seed}: {} bans", job.rate, report.bans);
+            banned += report.bans;
+        }
+    }
+    assert!(banned > 0, "nothing was banned, so nothing was shown");
+}
+
 /// The slow limits of set A, which are the hard ones: there is little to learn from. How many meet both targets over the whole
 /// run, how many after the first quarter, how many are refused too much, and how many there are.
 fn short_form(told: bool) -> (u32, u32, u32, u32) {

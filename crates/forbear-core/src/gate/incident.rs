@@ -108,6 +108,11 @@ impl Gate {
     ) -> Change {
         self.blocked_in_row = self.blocked_in_row.saturating_add(1);
         let cooling = certain || self.blocked_in_row >= BLOCKED_IN_ROW;
+        if self.probe.is_held_by(sent.fence)
+            && matches!(self.cause, Cause::Told | Cause::Untold | Cause::Tripped)
+        {
+            self.learn_block(sent);
+        }
         // A probe that meets a forbidden page has learned nothing about the limit: the next item probes soon.
         let change = self.unanswered(policy, sent, now);
         if cooling && (sent.at > self.closed_at || sent.fence.is_probe()) {

@@ -157,6 +157,13 @@ impl Gate {
         (how != Refused::Straggler).then_some(advised.max(least).min(policy.pause_cap))
     }
 
+    /// The probe of a limit's incident was answered that we are unwanted.
+    pub(super) fn learn_block(&mut self, sent: Sent) {
+        if let Some(learner) = self.mind.learner_mut() {
+            learner.blocked(sent.at);
+        }
+    }
+
     /// The scope opens again, by the probe that was sent at `probe`. The pace that it goes on with.
     pub(super) fn find_pace(&mut self, policy: &ScopePolicy, probe: Timestamp, now: Timestamp) {
         let stretch = self.stretch();

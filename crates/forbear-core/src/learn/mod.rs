@@ -110,6 +110,9 @@ pub struct Learner {
     /// Refused, and not open again.
     shut: bool,
     evidence: Evidence,
+    /// The limit bans who is refused again and again: so long lay between the refusals that it did it for, in seconds; zero where
+    /// it never did.
+    banned: f64,
     /// What was believed before a restart.
     prior: Option<Belief>,
     /// Starts a second that are configured; infinite where none are.
@@ -130,6 +133,8 @@ struct Incident {
     refusals: f64,
     last_refusal: f64,
     failed_probes: u32,
+    /// Probes that were answered that we are unwanted.
+    blocked: u32,
     /// The least on the wire with a request that was refused, and with the first of them.
     in_flight: u32,
     met: u32,
@@ -217,6 +222,7 @@ impl Learner {
             last: 0.0,
             spacing: 0.0,
             shut: false,
+            banned: 0.0,
             evidence: Evidence { since: past.since, accepted: past.accepted, ..Evidence::default() },
             prior: None,
             configured: past.configured,
@@ -279,7 +285,11 @@ impl Learner {
         Ground {
             round_trip: self.round_trip,
             margin: self.settle.margin(),
-            period: self.budget.period(rate, self.round_trip, self.recovery.longest(), self.settle.calm()),
+            // Who was banned for being refused so often is refused far more rarely.
+            period: self
+                .budget
+                .period(rate, self.round_trip, self.recovery.longest(), self.settle.calm())
+                .max(SPARSE * self.banned),
             shut: self.recovery.longest(),
             punishes: self.punishes,
         }
@@ -348,6 +358,7 @@ impl Learner {
                     refusals: 1.0,
                     last_refusal: now,
                     failed_probes: 0,
+                    blocked: 0,
                     in_flight,
                     met: in_flight,
                 };
@@ -372,6 +383,16 @@ impl Learner {
             }
         };
         if told.is_some() { Duration::ZERO } else { Duration::from_secs_f64(wait.min(LONGEST_WAIT)) }
+    }
+
+    /// The probe that had started at `sent` was answered that we are unwanted. It was not let through. One such page may be
+    /// forbidden to all; two in a row after a refusal are a ban for it.
+    pub fn blocked(&mut self, sent: Timestamp) {
+        let sent = self.clock(sent);
+        if self.shut {
+            self.model.history.refused(sent, false);
+            self.incident.blocked += 1;
+        }
     }
 
     /// The probe that had started at `sent` was let through: the scope opens again. Returns how many starts more than the pace
@@ -520,6 +541,12 @@ impl Learner {
             borne,
         };
         let mut found = self.settle.find(&stretch, &self.model);
+        if it.blocked >= BAN {
+            self.banned = self.banned.max(stretch.all.min(BAN_WITHIN));
+        }
+        if self.banned > 0.0 && !stretch.first {
+            found = self.settle.beware(&stretch, found);
+        }
         if self.budget.is_spent() {
             found.rate *= 1.0 - 3.0 * self.settle.margin(); // what it cost must be earned first
         }
@@ -580,6 +607,12 @@ const UNDER: f64 = 0.97;
 const SLOWEST: f64 = 1.0 / 86_400.0;
 /// A pace that holds nobody up.
 const UNPACED: f64 = 1e6;
+/// So many probes in a row that were answered that we are unwanted are no page's matter.
+const BAN: u32 = 2;
+/// Nobody bans for refusals that are further apart, in seconds.
+const BAN_WITHIN: f64 = 60.0;
+/// Refusals come so much more rarely than before a ban.
+const SPARSE: f64 = 10.0;
 /// A limit that lets through again within so many seconds costs little to meet.
 const CHEAP: f64 = 4.0;
 /// After a longer pause than this, in seconds, a configured rate is not tried again as it is: too much is lost if it is wrong.

@@ -124,6 +124,18 @@ impl Settle {
         found
     }
 
+    /// Where one refusal too many is a ban nothing is tried above what was let through from one refusal to the next, which every
+    /// limit allows, unless a slow climb has shown it.
+    pub(super) fn beware(&self, s: &Stretch, found: Found) -> Found {
+        let through = (s.accepted / s.all.max(1e-3)).max(s.borne);
+        if s.is_long() || found.certain.is_some() || found.limit <= through {
+            return found;
+        }
+        let m = self.margin();
+        let rate = through * (1.0 - m);
+        Found { rate, limit: found.limit.min(through * (1.0 + 2.0 * m)), certain: Some(through) }
+    }
+
     fn look(&mut self, s: &Stretch, model: &Model) -> Found {
         let m = self.margin();
         if s.first {
