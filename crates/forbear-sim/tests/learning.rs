@@ -103,6 +103,20 @@ fn l2_a_limit_that_moves_is_followed() {
     assert!(report.whole.refused_share() <= 0.01, "{:.4}", report.whole.refused_share());
 }
 
+/// Whichever node is ahead refuses, and the next one lets through again at once: there is no window whose end must be waited for.
+#[test]
+fn l2_of_several_nodes_none_is_waited_for() {
+    let used = (1..=4).map(|seed| {
+        let mut scenario = before("token-bucket:rate=10/s,burst=20", TrueKind::Bucket, 40.0);
+        (scenario.nodes, scenario.seed) = (4, seed);
+        let (report, _) = play(&scenario);
+        assert!(report.whole.refused_share() <= 0.01, "seed {seed}: {:.4}", report.whole.refused_share());
+        report.whole.used()
+    });
+    let used = used.sum::<f64>() / 4.0;
+    assert!(used >= 0.88, "{used:.3}");
+}
+
 #[test]
 fn l3_what_punishes_is_met_rarely() {
     let (report, _) = play(&before("token-bucket:rate=20/s,burst=20,penalty=30s", TrueKind::Penalty, 20.0));
@@ -128,13 +142,20 @@ fn l4_kinds_of_the_same_rate_are_named() {
         ("sliding-log:limit=600/30s,hint=seconds", TrueKind::Sliding, Named::SlidingWindow),
         ("sliding-counter:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow),
     ] {
-        let (_, gated) = play(&before(spec, kind, 20.0));
-        let belief = belief(&gated);
-        assert_eq!(belief.kind, Some(named), "{spec}: {belief:?}");
-        let number = if kind == TrueKind::Bucket { 400.0 } else { 600.0 };
-        assert!(belief.number == 0.0 || (belief.number / number - 1.0).abs() < 0.03, "{spec}: {belief:?}");
-        let window = belief.window.map_or(30.0, |window| window.as_secs_f64());
-        assert!((window / 30.0 - 1.0).abs() < 0.05, "{spec}: {belief:?}");
+        // How much an incident says of its limit is chance: not each run names it, and none names another.
+        let mut times = 0;
+        for seed in 1..=4 {
+            let (_, gated) = play(&Scenario { seed, ..before(spec, kind, 20.0) });
+            let belief = belief(&gated);
+            assert!(belief.kind.is_none_or(|kind| kind == named), "{spec}, seed {seed}: {belief:?}");
+            times += u32::from(belief.kind == Some(named));
+            let number = if kind == TrueKind::Bucket { 400.0 } else { 600.0 };
+            let off = (belief.number / number - 1.0).abs();
+            assert!(belief.number == 0.0 || off < 0.03, "{spec}, seed {seed}: {belief:?}");
+            let window = belief.window.map_or(30.0, |window| window.as_secs_f64());
+            assert!((window / 30.0 - 1.0).abs() < 0.05, "{spec}, seed {seed}: {belief:?}");
+        }
+        assert!(times >= 2, "{spec}: named in {times} of 4 runs");
     }
 }
 

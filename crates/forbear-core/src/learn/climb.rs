@@ -81,8 +81,34 @@ impl Climb {
             let begin = (2.5 * margin / period).max(least);
             let v = if self.velocity == 0.0 { begin } else { self.velocity };
             self.velocity = (v * 2f64.powf(dt / time)).min(most / time);
-            self.pushed = self.velocity * time;
+            // A time of refusals says nothing of how soon one is seen.
+            let seen = if punishes { (8.0 * round_trip).max(30.0 / rate) } else { time };
+            self.pushed = self.velocity * seen;
             rate * (self.velocity * dt).exp()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l2_a_time_of_refusals_says_nothing_of_how_soon_a_limit_is_seen() {
+        let pushed = |punishes| {
+            let ground = Ground { round_trip: 0.1, margin: 0.02, period: 600.0, shut: 30.0, punishes };
+            let mut climb = Climb::new();
+            climb.set(10.0, 10.0, 0.02);
+            let mut rate = 10.3;
+            (0..600).for_each(|_| rate = climb.grown(rate, 0.1, &ground));
+            assert!(rate > 10.3, "{rate}");
+            climb.pushed()
+        };
+        assert!(
+            pushed(true) > 0.0 && pushed(true) < 0.2 * pushed(false),
+            "{} {}",
+            pushed(true),
+            pushed(false)
+        );
     }
 }

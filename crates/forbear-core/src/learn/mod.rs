@@ -367,7 +367,8 @@ impl Learner {
                 // Where many were on the wire there are two probes in all, and what was used up so soon may be a short window.
                 let many = self.climb.starting && f64::from(in_flight) > recovery::MANY;
                 let patient = many && now - self.opened < recovery::PATIENT;
-                if patient { wait.max(recovery::PATIENT) } else { wait }.max(self.model.predicted_wait(now))
+                let predicted = self.recovery.believed(self.model.predicted_wait(now));
+                if patient { wait.max(recovery::PATIENT) } else { wait }.max(predicted)
             }
             Refused::Straggler => {
                 it.refusals += 1.0;
@@ -379,6 +380,7 @@ impl Learner {
                 it.refusals += 1.0;
                 it.failed_probes += 1;
                 it.last_refusal = now;
+                self.recovery.was_shut(sent - it.at);
                 self.recovery.next_wait(gap, self.model.predicted_wait(now), it.refusals)
             }
         };

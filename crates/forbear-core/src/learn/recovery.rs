@@ -20,6 +20,8 @@ pub(super) struct Recovery {
     probes: u8,
     /// The longest time that an incident took, forgotten slowly.
     longest: f64,
+    /// The longest time after the first refusal of an incident that a probe was refused.
+    refused: f64,
 }
 
 impl Recovery {
@@ -35,6 +37,7 @@ impl Recovery {
             this_wait: 0.0,
             probes: 0,
             longest: 0.0,
+            refused: 0.0,
         }
     }
 
@@ -65,6 +68,17 @@ impl Recovery {
             (gap.max(self.this_wait) * 2.0).max(self.quick)
         };
         self.this_wait
+    }
+
+    /// A probe was refused, so long after the first refusal.
+    pub(super) fn was_shut(&mut self, total: f64) {
+        self.refused = self.refused.max(total);
+    }
+
+    /// What may be waited for at once of a wait that a window is thought to take: a limit that was never seen shut for long is
+    /// not believed to be.
+    pub(super) fn believed(&self, predicted: f64) -> f64 {
+        predicted.min(BEYOND_SEEN * self.refused)
     }
 
     /// The probe after `gap` was let through, `total` after the first refusal.
@@ -101,6 +115,8 @@ impl Recovery {
     }
 }
 
+/// So many times as long as it was seen shut.
+const BEYOND_SEEN: f64 = 3.0;
 /// After so many refusals one more probe in vain trips the circuit (X1), for longer than most limits last: the second one waits
 /// until it is likely to be let through, in seconds.
 pub(super) const MANY: f64 = 22.0;
@@ -108,3 +124,19 @@ const HOPEFUL: f64 = 20.0;
 /// And where so many are on the wire with the first refusal of all, within so many seconds, the first one waits for as long: longer
 /// than the shortest windows last. For a longer one the wait begins as short as ever, or it is overslept.
 pub(super) const PATIENT: f64 = 2.5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l2_a_window_is_waited_for_only_where_the_limit_was_seen_shut() {
+        let mut recovery = Recovery::new(1.0);
+        assert_eq!(recovery.believed(55.0), 0.0, "it always let through again at once");
+        recovery.was_shut(1.0);
+        assert_eq!(recovery.believed(55.0), 3.0);
+        recovery.was_shut(20.0);
+        recovery.was_shut(2.0);
+        assert_eq!(recovery.believed(55.0), 55.0, "a probe was refused after 20 s");
+    }
+}

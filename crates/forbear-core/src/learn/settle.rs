@@ -204,8 +204,13 @@ impl Settle {
         let (rate, above) = if (s.all - s.open) / s.all < 0.1 {
             // A climb from far below has offered less than was allowed.
             ((s.accepted / s.all).max(s.borne), 2.0 / s.accepted)
-        } else if (mean / self.mean - 1.0).abs() < 0.06 {
-            (mean, 0.0)
+        } else if (mean / self.mean - 1.0).abs() < 0.06 && !s.punishes {
+            (mean, 0.0) // twice the same; but what punishes makes this a mean of its own time
+        } else if s.borne > 0.0 {
+            // Between what was borne and what was refused: the next to be tried is the middle.
+            let low = mean.max(s.borne).min(s.pace);
+            let limit = (low * s.pace).sqrt().min(s.pace * (1.0 - m)).max(low * (1.0 + m));
+            return Found { rate: low * (1.0 - m), limit, certain: None };
         } else {
             let less = (1.5 * m * 2f64.powi(self.shorts)).min(0.6);
             let floor = if self.longs > 0 || s.punishes { s.pace * (1.0 - less) } else { 0.0 };
@@ -270,5 +275,51 @@ mod tests {
         assert!(of((60.0, 0.1)) < of((3.0, 0.1)), "a burst may have borne it");
         assert!(of((60.0, 3.0)) > of((60.0, 0.1)), "less so the longer that it took");
         assert_eq!(of((500.0, 0.1)), 0.0, "or all of it");
+    }
+
+    /// A stretch at the end of which a pace of 10 a second was refused, and then nothing for a minute.
+    fn punished(borne: f64) -> Stretch {
+        Stretch {
+            accepted: 180.0,
+            all: 90.0,
+            open: 30.0,
+            cycle: 90.0,
+            pace: 10.0,
+            first: false,
+            limit: 12.0,
+            period: 5000.0,
+            cheap: false,
+            punishes: true,
+            pushed: 0.0,
+            borne,
+        }
+    }
+
+    #[test]
+    fn l2_a_punishment_is_no_part_of_the_time_that_a_pace_is_taken_from() {
+        let (mut settle, model) = (Settle::new(), Model::new());
+        settle.find(&punished(0.0), &model);
+        let found = settle.find(&punished(0.0), &model);
+        assert!(found.rate > 5.0 && found.certain.is_none(), "twice two a second, pauses and all: {found:?}");
+        let calm = Stretch { punishes: false, ..punished(0.0) };
+        let found = settle.find(&calm, &model);
+        assert!((found.rate / 2.0 - 1.0).abs() < 0.05, "what punishes nobody allows the mean: {found:?}");
+    }
+
+    #[test]
+    fn l2_between_what_was_borne_and_what_was_refused_the_middle_comes_next() {
+        let found = Settle::new().find(&punished(6.4), &Model::new());
+        assert!((6.0..=6.4).contains(&found.rate), "{found:?}");
+        assert!((found.limit - 8.0).abs() < 0.01, "{found:?}");
+    }
+
+    #[test]
+    fn l3_after_a_ban_nothing_is_tried_above_what_was_let_through() {
+        let settle = Settle::new();
+        let found = Found { rate: 9.0, limit: 9.7, certain: None };
+        let careful = settle.beware(&punished(6.0), found);
+        assert!(careful.rate < 6.0 && careful.limit < 6.4, "{careful:?}");
+        let slow = Stretch { open: 3000.0, ..punished(6.0) };
+        assert_eq!(settle.beware(&slow, found), found, "a slow climb has shown more");
     }
 }
