@@ -134,17 +134,18 @@ fn l4_a_bucket_and_its_numbers_are_named() {
 
 #[test]
 fn l4_kinds_of_the_same_rate_are_named() {
-    for (spec, kind, named) in [
-        ("token-bucket:rate=20/s,burst=400", TrueKind::Bucket, Named::Bucket),
-        ("fixed-window:limit=600/30s", TrueKind::Fixed, Named::FixedWindow),
-        ("fixed-window:limit=600/30s,hint=seconds", TrueKind::Fixed, Named::FixedWindow),
-        ("sliding-log:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow),
-        ("sliding-log:limit=600/30s,hint=seconds", TrueKind::Sliding, Named::SlidingWindow),
-        ("sliding-counter:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow),
+    // Of so many runs it is named in at least so many: how much an incident says of its limit is chance, and without a word from the
+    // server two of them are hard. None is ever named another.
+    for (spec, kind, named, (runs, least)) in [
+        ("token-bucket:rate=20/s,burst=400", TrueKind::Bucket, Named::Bucket, (2, 2)),
+        ("fixed-window:limit=600/30s", TrueKind::Fixed, Named::FixedWindow, (4, 2)),
+        ("fixed-window:limit=600/30s,hint=seconds", TrueKind::Fixed, Named::FixedWindow, (2, 2)),
+        ("sliding-log:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow, (2, 2)),
+        ("sliding-log:limit=600/30s,hint=seconds", TrueKind::Sliding, Named::SlidingWindow, (2, 2)),
+        ("sliding-counter:limit=600/30s", TrueKind::Sliding, Named::SlidingWindow, (4, 2)),
     ] {
-        // How much an incident says of its limit is chance: not each run names it, and none names another.
         let mut times = 0;
-        for seed in 1..=4 {
+        for seed in 1..=runs {
             let (_, gated) = play(&Scenario { seed, ..before(spec, kind, 20.0) });
             let belief = belief(&gated);
             assert!(belief.kind.is_none_or(|kind| kind == named), "{spec}, seed {seed}: {belief:?}");
@@ -155,7 +156,7 @@ fn l4_kinds_of_the_same_rate_are_named() {
             let window = belief.window.map_or(30.0, |window| window.as_secs_f64());
             assert!((window / 30.0 - 1.0).abs() < 0.05, "{spec}, seed {seed}: {belief:?}");
         }
-        assert!(times >= 2, "{spec}: named in {times} of 4 runs");
+        assert!(times >= least, "{spec}: named in {times} of {runs} runs");
     }
 }
 

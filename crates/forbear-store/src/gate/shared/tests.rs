@@ -173,6 +173,16 @@ async fn succeed(gates: &SharedGates<WorldLink>, scope: &BoundScope, sent: Sent)
     let _ = gates.update(std::slice::from_ref(scope), step).await.unwrap();
 }
 
+/// Two members of one store, and a scope that bears so many at once.
+async fn pair(cap: u32) -> (Arc<World>, [Arc<SharedGates<WorldLink>>; 2], BoundScope) {
+    let world = Arc::new(World::default());
+    let members = [world.member(), world.member()];
+    for member in &members {
+        member.greet().await.unwrap();
+    }
+    (world, members, scope(cap))
+}
+
 async fn turns(count: u32) {
     for _ in 0..count {
         tokio::task::yield_now().await;
@@ -205,10 +215,7 @@ async fn s2_members_agree_on_the_key_of_accounts_whatever_it_begins_with() {
 /// A member gives a place back, and takes it again while that is under way: nobody else may have it meanwhile.
 #[tokio::test]
 async fn c2_a_place_that_is_being_given_back_is_not_used() {
-    let world = Arc::new(World::default());
-    let (one, other, a) = (world.member(), world.member(), scope(2));
-    one.greet().await.unwrap();
-    other.greet().await.unwrap();
+    let (world, [one, other], a) = pair(2).await;
     // The other one uses the scope as well; the first has started often enough to be given places ahead.
     let first = take(&other, &a).await.unwrap();
     succeed(&other, &a, first).await;
@@ -315,11 +322,7 @@ async fn scramble(seed: u64, scopes: &[BoundScope]) -> usize {
 /// A member without a rate of its own meets one that has, on one scope: whoever learns has the rate as its ceiling.
 #[tokio::test]
 async fn l5_who_has_no_configured_rate_leaves_the_lead_to_one_that_has() {
-    let world = Arc::new(World::default());
-    let (bare, rated) = (world.member(), world.member());
-    bare.greet().await.unwrap();
-    rated.greet().await.unwrap();
-    let unpaced = scope(4);
+    let (_world, [bare, rated], unpaced) = pair(4).await;
     let rates = "10/s".parse::<RateList>().unwrap().into();
     let policy = ScopePolicy { rates, ..ScopePolicy::clone(&unpaced.policy) };
     let paced = BoundScope { policy: Arc::new(policy), ..unpaced.clone() };
@@ -374,10 +377,7 @@ fn notice(one: &SharedGates<WorldLink>, scope: &BoundScope) -> Vec<u8> {
 /// Members hear of a pause that never comes to be written, since what was counted up to it was counted anew.
 #[tokio::test]
 async fn p1_a_pause_that_is_never_written_is_soon_forgotten() {
-    let world = Arc::new(World::default());
-    let (one, other, a) = (world.member(), world.member(), scope(8));
-    one.greet().await.unwrap();
-    other.greet().await.unwrap();
+    let (world, [one, other], a) = pair(8).await;
     let first = take(&one, &a).await.unwrap();
     let second = take(&other, &a).await.unwrap();
     other.0.hear(Push::Value(a.key.as_str().to_owned(), notice(&one, &a)));
@@ -402,10 +402,7 @@ async fn p1_a_pause_that_is_never_written_is_soon_forgotten() {
 #[tokio::test]
 async fn p1_a_start_that_lands_after_a_pause_was_told_is_given_back() {
     for by_itself in [true, false] {
-        let world = Arc::new(World::default());
-        let (one, other, a) = (world.member(), world.member(), scope(8));
-        one.greet().await.unwrap();
-        other.greet().await.unwrap();
+        let (world, [one, other], a) = pair(8).await;
         let sent = take(&one, &a).await.unwrap();
         let go = Arc::new(Notify::new());
         *world.delays.lock() = Delays::Held(go.clone());
